@@ -1,0 +1,417 @@
+"""A transformers encoder with exits after its layers.
+
+The forward pass is the model's own. A hook at the entry of every layer takes the hidden
+states that exits read and stops the pass where no deeper layer is wanted, so an exit
+reads exactly what the next layer would have read.
+"""
+
+import inspect
+import numbers
+import threading
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from .families import family_of
+
+_POOLINGS = ("mean", "cls")
+
+
+class ExitOutputs(NamedTuple):
+    """What a batch of B texts gives at each of the exits that ran.
+
+    Attributes
+    ----------
+    logits : Tensor of shape (n_exits, B, C)
+        Class scores.
+    embeddings : Tensor of shape (n_exits, B, D)
+        Text embeddings, what the classifiers multiply (before dropout).
+    label_embeddings : Tensor of shape (n_exits, C, D)
+        Classifier weights, one row a class.
+    """
+
+    logits: Tensor
+    embeddings: Tensor
+    label_embeddings: Tensor
+
+
+class ExitHead(nn.Module):
+    """Dense layer with tanh, then a linear classifier; dropout before each.
+
+    Parameters
+    ----------
+    n_features : int
+        Width D of the pooled hidden states and of the embedding.
+    n_classes : int
+        Number of classes C.
+    dropout : float, default=0.1
+        Dropout probability, in training only.
+
+    Attributes
+    ----------
+    dense : nn.Linear
+        Map from D to D.
+    classifier : nn.Linear
+        Map from D to C; the rows of its weight are the label embeddings.
+    """
+
+    def __init__(self, n_features, n_classes, dropout=0.1):
+        super().__init__()
+        self.dropout = nn.Dropout(dropout)
+        self.dense = nn.Linear(n_features, n_features)
+        self.classifier = nn.Linear(n_features, n_classes)
+
+    def forward(self, pooled: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits (B, C) and embeddings (B, D) of pooled hidden states (B, D)."""
+        embeddings = torch.tanh(self.dense(self.dropout(pooled)))
+        return self.classifier(self.dropout(embeddings)), embeddings
+
+
+class MultiExitEncoder(nn.Module):
+    """A transformers encoder with a classifier head after some of its layers.
+
+    The backbone is used, not copied: its layers get a permanent hook and its pooler,
+    if it has one, is removed.
+
+    Parameters
+    ----------
+    backbone : transformers.PreTrainedModel
+        Encoder of a supported family, without a task head.
+    n_classes : int
+        Number of classes C.
+    exit_layers : iterable of int or None, default=None
+        Layers, counted from 1, after which exits sit. None means after every layer.
+    pooling : {"mean", "cls"}, default="mean"
+        How a text's hidden states become one vector: their mean over real tokens, or
+        the one of the first token.
+    dropout : float, default=0.1
+        Dropout probability inside the heads.
+
+    Attributes
+    ----------
+    family : Family
+        Entry of the backbone in the table of architectures.
+    n_layers : int
+        Number of layers L of the backbone.
+    exit_layer_numbers : tuple of int
+        Layers after which exits sit, ascending, counted from 1.
+    heads : nn.ModuleList
+        One `ExitHead` an exit, in that order.
+
+    Raises
+    ------
+    ValueError
+        If the architecture is not supported or an argument is out of range.
+
+    Notes
+    -----
+    A batch is a dict of tensors as tokenizers return it: ``input_ids`` and
+    ``attention_mask``, both of shape (B, T), padded on the right, and
+    ``token_type_ids`` where the model takes it. Other entries are ignored.
+    """
+
+    def __init__(
+        self, backbone, n_classes, *, exit_layers=None, pooling="mean", dropout=0.1
+    ):
+        super().__init__()
+        if pooling not in _POOLINGS:
+            raise ValueError(f"pooling must be one of {_POOLINGS}; got {pooling!r}.")
+        self.family = family_of(backbone.config)
+        self.n_layers = self.family.n_layers(backbone)
+        every = range(1, self.n_layers + 1)
+        self.exit_layer_numbers = _ascending("exit_layers", exit_layers, every)
+        self.pooling = pooling
+        self.backbone = backbone
+        # never trained and never read: it must not reach an optimizer or a file
+        if getattr(backbone, "pooler", None) is not None:
+            backbone.pooler = None
+        _hook_layers(self.family.layer_modules(backbone))
+        self._accepted = accepted_inputs(backbone)
+        n_features = backbone.config.hidden_size
+        self.heads = nn.ModuleList(
+            ExitHead(n_features, n_classes, dropout) for _ in self.exit_layer_numbers
+        )
+
+    def forward(
+        self, inputs: Mapping[str, Tensor], exits: Iterable[int] | None = None
+    ) -> ExitOutputs:
+        """Run the backbone up to the deepest exit asked for, and those exits' heads.
+
+        Parameters
+        ----------
+        inputs : dict of Tensor
+            A batch.
+        exits : iterable of int or None, default=None
+            Layer numbers, a subset of `exit_layer_numbers`. None means all.
+
+        Returns
+        -------
+        outputs : ExitOutputs
+            Of the exits asked for, in the order of ascending layer.
+
+        Raises
+        ------
+        ValueError
+            If there is no exit after one of these layers.
+        """
+        exits = self._check_exits(exits)
+        pooled = self.pooled(inputs, exits)
+        heads = [self.heads[self.exit_layer_numbers.index(exit)] for exit in exits]
+        outputs = [head(row) for head, row in zip(heads, pooled, strict=True)]
+        logits, embeddings = zip(*outputs, strict=True)
+        labels = torch.stack([head.classifier.weight for head in heads])
+        return ExitOutputs(torch.stack(logits), torch.stack(embeddings), labels)
+
+    def hidden_states(
+        self, inputs: Mapping[str, Tensor], layers: Iterable[int]
+    ) -> list[Tensor]:
+        """Hidden states after some layers; no deeper layer runs.
+
+        Parameters
+        ----------
+        inputs : dict of Tensor
+            A batch.
+        layers : iterable of int
+            Layer numbers in 1..L, in any order.
+
+        Returns
+        -------
+        states : list of Tensor of shape (B, T, D)
+            In the order of `layers`. Where the family ends in a norm, it is applied.
+
+        Raises
+        ------
+        ValueError
+            If `layers` is empty or a number is not in 1..L.
+        """
+        layers = list(layers)
+        wanted = _ascending("layers", layers, range(1, self.n_layers + 1))
+        states = self._run(inputs, wanted)
+        return [states[layer] for layer in layers]
+
+    def pooled(
+        self, inputs: Mapping[str, Tensor], exits: Iterable[int] | None = None
+    ) -> Tensor:
+        """Pooled hidden states of the exits, before their heads.
+
+        Parameters
+        ----------
+        inputs : dict of Tensor
+            A batch.
+        exits : iterable of int or None, default=None
+            Layer numbers, a subset of `exit_layer_numbers`. None means all.
+
+        Returns
+        -------
+        pooled : Tensor of shape (n_exits, B, D)
+            In the order of ascending layer.
+        """
+        exits = self._check_exits(exits)
+        states = self._run(inputs, exits)
+        mask = inputs["attention_mask"]
+        return torch.stack([self._pool(states[layer], mask) for layer in exits])
+
+    def layer_parameters(self) -> list[nn.Parameter]:
+        """Parameters of the backbone's layers, each once; no embedding tables."""
+        return list(self.family.used_modules(self.backbone).parameters())
+
+    def ffn_output_weight(self, layer: int) -> nn.Parameter:
+        """Output matrix (D, intermediate) of the feed-forward block of a layer in 1..L.
+
+        Families that share layers return the same parameter for several of them.
+        """
+        (layer,) = _ascending("layer", [layer], range(1, self.n_layers + 1))
+        return self.family.ffn_output_of(self.backbone, layer).weight
+
+    def _check_exits(self, exits):
+        return _ascending("exits", exits, self.exit_layer_numbers)
+
+    def _pool(self, hidden, mask):
+        return hidden[:, 0] if self.pooling == "cls" else mean_pool(hidden, mask)
+
+    def _run(self, inputs, layers):
+        """Map each of the (ascending) layer numbers to its hidden states (B, T, D)."""
+        inputs = {name: inputs[name] for name in self._accepted if name in inputs}
+        last = layers[-1]
+        at_end = self.family.ends_model(self.backbone, last)
+        states, output = _run_until(self.backbone, inputs, layers)
+        norm = self.family.apply_final_norm
+        states = {k: norm(self.backbone, hidden) for k, hidden in states.items()}
+        if at_end:
+            states[last] = output.last_hidden_state
+        return states
+
+
+def mean_pool(hidden: Tensor, attention_mask: Tensor) -> Tensor:
+    """Mean over real tokens, summed in at least single precision.
+
+    Parameters
+    ----------
+    hidden : Tensor of shape (B, T, D)
+        Hidden states.
+    attention_mask : Tensor of shape (B, T)
+        1 for real tokens, 0 for padding.
+
+    Returns
+    -------
+    mean : Tensor of shape (B, D)
+        Of the dtype of `hidden`; zero for a row without a real token.
+    """
+    dtype = torch.promote_types(hidden.dtype, torch.float32)
+    mask = attention_mask.unsqueeze(-1).to(dtype)  # (B, T, 1)
+    total = (hidden.to(dtype) * mask).sum(dim=1)  # (B, D)
+    return (total / mask.sum(dim=1).clamp(min=1)).to(hidden.dtype)
+
+
+def truncate_layers(backbone, n_layers):
+    """Keep the first layers of a backbone only.
+
+    The hidden states of the shortened model equal those of the whole one after the
+    same layer.
+
+    Parameters
+    ----------
+    backbone : transformers.PreTrainedModel
+        Encoder of a supported family; changed in place.
+    n_layers : int or None
+        Number of layers to keep, in 1..L. None keeps all.
+
+    Returns
+    -------
+    backbone : transformers.PreTrainedModel
+        The same object.
+
+    Raises
+    ------
+    ValueError
+        If `n_layers` is not an integer in 1..L.
+    """
+    if n_layers is None:
+        return backbone
+    family = family_of(backbone.config)
+    every = range(1, family.n_layers(backbone) + 1)
+    (n_layers,) = _ascending("n_layers", [n_layers], every)
+    family.truncate(backbone, n_layers)
+    return backbone
+
+
+def accepted_inputs(backbone) -> tuple[str, ...]:
+    """Names of the tokenizer's outputs that a backbone makes use of.
+
+    Parameters
+    ----------
+    backbone : transformers.PreTrainedModel
+        Encoder of a supported family.
+
+    Returns
+    -------
+    names : tuple of str
+        Subset of ``("input_ids", "attention_mask", "token_type_ids")``. The last one
+        is left out where the model does not name it or knows a single type only.
+    """
+    known = inspect.signature(backbone.forward).parameters
+    names = [name for name in ("input_ids", "attention_mask") if name in known]
+    if "token_type_ids" in known and getattr(backbone.config, "type_vocab_size", 2) > 1:
+        names.append("token_type_ids")
+    return tuple(names)
+
+
+# --- running a model up to a layer ---------------------------------------------------
+
+
+class _Stop(Exception):
+    """Raised at the entry of a layer to end a forward pass; never leaves this module"""
+
+
+class _Run:
+    """One forward pass: which layers have finished, and what was taken from them."""
+
+    def __init__(self, wanted):
+        self.wanted = wanted
+        self.finished = 0
+        self.states = {}
+
+    def enter_layer(self, hidden):
+        if self.finished in self.wanted:
+            self.states[self.finished] = hidden
+        if self.finished == self.wanted[-1]:
+            raise _Stop
+        self.finished += 1
+
+
+class _LayerEntry:
+    """Forward pre-hook of every layer; does nothing outside a run of this module.
+
+    Layers are counted, not recognised: a family may call one module for several.
+    """
+
+    def __call__(self, layer, args, kwargs):
+        run = getattr(_current, "run", None)
+        if run is not None:
+            run.enter_layer(args[0] if args else kwargs["hidden_states"])
+
+
+# A run belongs to its thread, so threads may share an encoder.
+_current = threading.local()
+
+
+def _hook_layers(layers):
+    for layer in layers:
+        hooks = layer._forward_pre_hooks.values()
+        # a second encoder around the same backbone must not count each layer twice
+        if not any(isinstance(hook, _LayerEntry) for hook in hooks):
+            layer.register_forward_pre_hook(_LayerEntry(), with_kwargs=True)
+
+
+def _run_until(backbone, inputs, layers):
+    """Run a hooked model until the last of the (ascending) layers has finished.
+
+    Returns the inputs of the layers that follow the wanted ones, by the number of the
+    wanted one, and the model's output, or None if it was stopped before its end.
+    """
+    run = _Run(layers)
+    outer = getattr(_current, "run", None)
+    _current.run = run
+    try:
+        output = backbone(
+            **inputs,
+            return_dict=True,
+            output_hidden_states=False,
+            output_attentions=False,
+        )
+    except _Stop:
+        output = None
+    finally:
+        _current.run = outer
+    if run.finished != layers[-1]:
+        raise RuntimeError(
+            f"{type(backbone).__name__} ran {run.finished} layers where {layers[-1]} "
+            "were expected; this version of transformers may not be supported."
+        )
+    return run.states, output
+
+
+def _ascending(name, numbers_, allowed):
+    """Check layer numbers against the allowed ones; sort them and drop repetitions."""
+    if numbers_ is None:
+        return tuple(allowed)
+    checked = {_check_layer(name, number, allowed) for number in numbers_}
+    if not checked:
+        raise ValueError(f"{name} is empty; pass at least one of {_listed(allowed)}.")
+    return tuple(sorted(checked))
+
+
+def _check_layer(name, number, allowed):
+    is_integer = isinstance(number, numbers.Integral) and not isinstance(number, bool)
+    if not is_integer or number not in allowed:
+        raise ValueError(
+            f"{name} must be an integer in {_listed(allowed)}; got {number!r}."
+        )
+    return int(number)
+
+
+def _listed(allowed):
+    contiguous = list(allowed) == list(range(allowed[0], allowed[-1] + 1))
+    return f"{allowed[0]}..{allowed[-1]}" if contiguous else str(tuple(allowed))
