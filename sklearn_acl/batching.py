@@ -1,0 +1,87 @@
+"""Batches of rows of similar length, for training and for prediction."""
+
+import numpy as np
+from torch.utils.data import Sampler
+
+
+def length_bucketed_batches(lengths, batch_size, *, rng, window=50):
+    """Shuffle rows into batches of similar length, for one epoch of training.
+
+    All rows are shuffled and cut into windows of `window` batches; rows of a window are
+    sorted by length and cut into batches; the batches of the whole epoch are shuffled.
+    If the rows do not fill the batches, a randomly chosen batch of the last window is
+    smaller, so that it is not always the one of the longest texts.
+
+    Parameters
+    ----------
+    lengths : array-like of shape (n_rows,)
+        Number of tokens per row.
+    batch_size : int
+    rng : numpy.random.Generator
+    window : int, default=50
+        Batches sorted together. More means less padding and less random batches.
+
+    Returns
+    -------
+    batches : list of int64 arrays
+        Every row number exactly once.
+    """
+    lengths = np.asarray(lengths)
+    order = rng.permutation(len(lengths))
+    span = window * batch_size
+    batches = []
+    for start in range(0, len(order), span):
+        rows = order[start : start + span]
+        rows = rows[np.argsort(lengths[rows], kind="stable")]
+        full, rest = divmod(len(rows), batch_size)
+        sizes = rng.permutation([batch_size] * full + [rest] * (rest > 0))
+        batches += np.split(rows, np.cumsum(sizes)[:-1])
+    return [batches[i] for i in rng.permutation(len(batches))]
+
+
+def length_sorted_batches(lengths, batch_size):
+    """Cut rows, longest first and stable among equals, into batches for prediction.
+
+    Parameters
+    ----------
+    lengths : array-like of shape (n_rows,)
+        Number of tokens per row.
+    batch_size : int
+
+    Returns
+    -------
+    batches : list of int64 arrays
+        Every row number exactly once.
+    """
+    order = np.argsort(-np.asarray(lengths, dtype=np.int64), kind="stable")
+    return [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
+
+
+class LengthBucketSampler(Sampler):
+    """Batch sampler of `length_bucketed_batches`, shuffled anew in every epoch.
+
+    Parameters
+    ----------
+    lengths : array-like of shape (n_rows,)
+        Number of tokens per row.
+    batch_size : int
+    seed : int, SeedSequence or Generator, default=None
+        Start of the sampler's own generator; None takes entropy from the system.
+    window : int, default=50
+        Batches sorted together.
+    """
+
+    def __init__(self, lengths, batch_size, *, seed=None, window=50):
+        self.lengths = np.asarray(lengths)
+        self.batch_size = batch_size
+        self.window = window
+        self._rng = np.random.default_rng(seed)
+
+    def __iter__(self):
+        batches = length_bucketed_batches(
+            self.lengths, self.batch_size, rng=self._rng, window=self.window
+        )
+        return (batch.tolist() for batch in batches)
+
+    def __len__(self):
+        return -(-len(self.lengths) // self.batch_size)

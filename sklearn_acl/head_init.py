@@ -1,0 +1,250 @@
+"""Where the exits start: at random, or from one pass over the training texts.
+
+With text embeddings ``r = tanh(pooled)`` (the dense matrix is the identity), every
+start but the random one is a linear classifier of the frozen embeddings.
+"""
+
+import warnings
+from collections.abc import Callable, Iterable
+
+import numpy as np
+import torch
+from scipy.linalg import solve_triangular
+from scipy.optimize import minimize_scalar
+from scipy.special import logsumexp
+
+from .frozen_embeddings import ExitTexts, embed_texts
+
+_SHRINKAGE = 0.2
+_PROBE_C = 0.1
+_SMOOTHING = 0.01
+# embeddings lie in [-1, 1]; what differs by less is rounding of single precision
+_NOISE = 1e-6
+
+Classifier = tuple[np.ndarray, np.ndarray]  # weight (C, D), bias (C,)
+
+
+def initialize_heads(encoder, batches: Iterable, *, method="centroid", seed=0) -> None:
+    """Set the heads of an encoder, in place.
+
+    Parameters
+    ----------
+    encoder : MultiExitEncoder
+        Its heads are overwritten; nothing else changes, its train or eval mode and
+        the global random generators included.
+    batches : iterable of (inputs, labels, weights)
+        Training texts: dicts of tensors, class codes (B,), and weights (B,) or None.
+        Read once, without gradients or dropout; not read by "random".
+    method : {"centroid", "lda", "linear_probe", "random"}, default="centroid"
+        - "centroid": label embeddings are class means, less the mean of all texts,
+          times a scale: a nearest-centroid classifier with the classes' frequencies
+          as priors.
+        - "lda": the same with distances in the metric of the texts' covariance within
+          classes, shrunk by 0.2 towards a multiple of the identity: linear
+          discriminant analysis.
+        - "linear_probe": a logistic regression (C = 0.1 on embeddings centred and
+          divided by their overall standard deviation); linear probing before
+          fine-tuning, Kumar et al. 2022, arXiv 2202.10054.
+        - "random": normal with the standard deviation that the backbone's
+          configuration names for new weights, biases zero.
+    seed : int, default=0
+        Seed of random weights and of the sample.
+
+    Raises
+    ------
+    ValueError
+        For an unknown method, no text of positive weight, or embeddings that are not
+        finite.
+
+    Notes
+    -----
+    Class means use all texts; the scale, the covariance and the probe a seeded sample
+    of at most 4,000, in which each class keeps a quota and is weighted by its share of
+    all texts. Texts of weight zero count as absent. The scale minimises the
+    cross-entropy of the sample with each text left out of its own class mean.
+
+    A class without texts gets a random row of the other rows' mean norm, and a bias
+    that puts it below the likeliest class for every text of the sample.
+    """
+    if method not in _METHODS:
+        raise ValueError(
+            f"head_init must be one of {', '.join(map(repr, _METHODS))}; got "
+            f"{method!r}."
+        )
+    std = getattr(encoder.backbone.config, "initializer_range", 0.02)
+    if method == "random":
+        _set_random_heads(encoder.heads, std, seed)
+        return
+    n_classes = encoder.heads[0].classifier.out_features
+    exits = embed_texts(encoder, batches, n_classes, seed)
+    rng = np.random.default_rng([seed, 1])
+    for head, texts in zip(encoder.heads, exits, strict=True):
+        classifier = _METHODS[method](texts)
+        weight, bias = _fill_empty_rows(*classifier, texts, std, rng)
+        _set_head(head, weight, bias)
+
+
+# --- linear classifiers of frozen embeddings ----------------------------------------
+
+
+def centroid_classifier(texts: ExitTexts, whitener=None) -> Classifier:
+    """Nearest class mean, as linear scores.
+
+    Parameters
+    ----------
+    texts : ExitTexts
+        One exit.
+    whitener : ndarray of shape (D, D), default=None
+        Distances are Euclidean after multiplication by it; None is the identity.
+
+    Returns
+    -------
+    weight : ndarray of shape (C, D)
+    bias : ndarray of shape (C,)
+        Scores are ``log prior - scale / 2 * squared distance``, up to a term that is
+        the same for all classes. Zero for classes without texts.
+    """
+    present, center = texts.present, texts.center
+    weight, bias = np.zeros_like(texts.means), np.zeros(len(texts.mass))
+    bias[present] = log_prior = np.log(texts.mass[present] / texts.mass.sum())
+    means = texts.means[present] - center  # (K, D)
+    if np.abs(means).max() < _NOISE:
+        return weight, bias
+    embeddings = texts.embeddings - center  # (n, D)
+    if whitener is not None:
+        means, embeddings = means @ whitener, embeddings @ whitener
+    scale = _fit_scale(means, embeddings, log_prior, texts)
+    rows = scale * means if whitener is None else scale * means @ whitener.T
+    weight[present] = rows
+    bias[present] -= scale / 2 * (means**2).sum(axis=1) + rows @ center
+    return weight, bias
+
+
+def lda_classifier(texts: ExitTexts) -> Classifier:
+    """Nearest class mean in the metric of the covariance within classes."""
+    residuals = texts.embeddings - texts.means[texts.codes]
+    covariance = (residuals * texts.shares[:, None]).T @ residuals / len(residuals)
+    variance = np.trace(covariance) / len(covariance)
+    if variance < _NOISE**2:
+        return centroid_classifier(texts)
+    covariance *= 1 - _SHRINKAGE
+    covariance[np.diag_indices_from(covariance)] += _SHRINKAGE * variance
+    factor = np.linalg.cholesky(covariance)
+    identity = np.eye(len(factor))
+    return centroid_classifier(texts, solve_triangular(factor, identity, lower=True).T)
+
+
+def probe_classifier(texts: ExitTexts) -> Classifier:
+    """Logistic regression; of two classes, each takes half of it."""
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.linear_model import LogisticRegression
+
+    present, center = texts.present, texts.center
+    weight, bias = np.zeros_like(texts.means), np.zeros(len(texts.mass))
+    embeddings = texts.embeddings - center
+    spread = np.sqrt(np.mean(embeddings**2))
+    if len(present) < 2 or spread < _NOISE:
+        return weight, bias
+    probe = LogisticRegression(C=_PROBE_C, max_iter=100)
+    with warnings.catch_warnings():
+        # fine-tuning goes on from here: an optimum is not needed
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        probe.fit(
+            (embeddings / spread).astype(np.float32),
+            texts.codes,
+            sample_weight=texts.shares,
+        )
+    rows, intercepts = probe.coef_ / spread, probe.intercept_
+    if len(present) == 2:
+        rows, intercepts = np.vstack([-rows, rows]) / 2, [-1, 1] * intercepts / 2
+    weight[present] = rows
+    bias[present] = intercepts - rows @ center
+    return weight, bias
+
+
+_METHODS: dict[str, Callable[[ExitTexts], Classifier] | None] = {
+    "centroid": centroid_classifier,
+    "lda": lda_classifier,
+    "linear_probe": probe_classifier,
+    "random": None,
+}
+
+
+def _fit_scale(means, embeddings, log_prior, texts):
+    """Scale of the squared distances that minimises the cross-entropy of the sample.
+
+    A text is left out of its own class mean, which multiplies its distance to that
+    mean by n / (n - 1); without this, classes of few texts look easier than they are.
+    """
+    # at its own class mean, a text then gets about half of the probability
+    typical = np.log(len(means) + 1) / np.mean((means**2).sum(axis=1))
+    own = np.searchsorted(texts.present, texts.codes)  # (n,) columns
+    mass = texts.mass[texts.codes]
+    rest = 1 - texts.weights / mass
+    kept = rest > 1e-6  # a text alone in its class has no mean without it
+    if not kept.any():
+        return typical
+    rows, own, rest = np.arange(kept.sum()), own[kept], rest[kept]
+    embeddings, shares = embeddings[kept], texts.shares[kept]
+    distances = (
+        (embeddings**2).sum(axis=1, keepdims=True)
+        - 2 * embeddings @ means.T
+        + (means**2).sum(axis=1)
+    )  # (n, K)
+    distances[rows, own] /= rest**2
+    # equal terms in a row change nothing but keep the numbers small
+    distances -= distances.min(axis=1, keepdims=True)
+
+    def cross_entropy(log_scale):
+        scores = log_prior - np.exp(log_scale) / 2 * distances
+        # without smoothing the scale of classes that separate has no bound
+        target = (1 - _SMOOTHING) * scores[rows, own] + _SMOOTHING * scores.mean(axis=1)
+        return np.average(logsumexp(scores, axis=1) - target, weights=shares)
+
+    bounds = np.log(typical) + np.array([-7, 7])
+    return np.exp(minimize_scalar(cross_entropy, bounds=bounds, method="bounded").x)
+
+
+def _fill_empty_rows(weight, bias, texts, std, rng):
+    """Random rows in place of zero ones, which no text could ever find or train."""
+    weight, bias = weight.copy(), bias.copy()
+    norms = np.linalg.norm(weight, axis=1)
+    empty = norms == 0
+    if not empty.any():
+        return weight, bias
+    n_features = weight.shape[1]
+    directions = rng.standard_normal((empty.sum(), n_features))
+    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+    norm = std * np.sqrt(n_features) if empty.all() else norms[~empty].mean()
+    weight[empty] = norm * directions
+    # such a row must not change the score of the average text
+    bias[empty] -= weight[empty] @ texts.center
+    absent = np.flatnonzero(texts.mass == 0)
+    if absent.size:
+        scores = texts.embeddings @ weight.T + bias  # (n, C)
+        best = scores[:, texts.present].max(axis=1, keepdims=True)
+        lead = (scores[:, absent] - best).max(axis=0)
+        # all absent classes together stay below the likeliest one
+        bias[absent] -= lead + np.log1p(absent.size)
+    return weight, bias
+
+
+# --- heads --------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def _set_random_heads(heads, std, seed):
+    generator = torch.Generator().manual_seed(seed)
+    for head in heads:
+        for linear in (head.dense, head.classifier):
+            weight = torch.empty(linear.weight.shape)
+            linear.weight.copy_(weight.normal_(0.0, std, generator=generator))
+            linear.bias.zero_()
+
+
+@torch.no_grad()
+def _set_head(head, weight, bias):
+    torch.nn.init.eye_(head.dense.weight)
+    head.dense.bias.zero_()
+    head.classifier.weight.copy_(torch.from_numpy(weight))
+    head.classifier.bias.copy_(torch.from_numpy(bias))

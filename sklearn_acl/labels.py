@@ -1,0 +1,414 @@
+"""Labels to class codes and back, and the weights that labels bring."""
+
+import numbers
+from collections.abc import Mapping
+
+import numpy as np
+from scipy.sparse import issparse
+from sklearn.preprocessing import LabelEncoder
+from sklearn.utils import check_array
+from sklearn.utils.class_weight import compute_class_weight
+from sklearn.utils.validation import column_or_1d
+
+_N_NAMED = 5  # how many offending labels a message lists
+
+
+def encode_labels(y, *, classes=None, n_rows=None, require_two=True):
+    """Replace labels by their positions in the sorted classes.
+
+    Parameters
+    ----------
+    y : array-like of shape (n_samples,)
+        Strings, integers, bools or floats of integral value: a list, tuple, numpy
+        array, pandas or polars Series, `datasets` column and the like. A column
+        vector is raveled with a warning, as in scikit-learn.
+    classes : array-like of shape (n_classes,), default=None
+        All labels there are, in any order. None takes the labels that occur; so it is
+        for a pandas Categorical, whose unused categories are not classes.
+    n_rows : int, default=None
+        Number of texts, to be compared with the number of labels.
+    require_two : bool, default=True
+        Whether fewer than two classes are an error.
+
+    Returns
+    -------
+    codes : ndarray of shape (n_samples,), dtype int64
+        Positions in `classes`.
+    classes : ndarray of shape (n_classes,)
+        Sorted labels, of the dtype that ``np.unique`` gives for `classes` or `y`.
+
+    Raises
+    ------
+    ValueError
+        For missing, continuous, infinite or unknown labels, several labels per text,
+        a single class, or a length other than `n_rows`.
+    TypeError
+        For labels of mixed or unsupported types.
+    """
+    y, kind = _check_labels(y, "y", n_rows)
+    if classes is not None:
+        classes, expected = _check_classes(classes)
+        if kind not in (None, expected):
+            raise TypeError(
+                f"y holds labels of type {kind} ({_at(y, 0)}) but classes holds labels "
+                f"of type {expected}; convert one of them."
+            )
+    encoder = LabelEncoder()
+    codes = encoder.fit_transform(y).astype(np.int64)
+    present = encoder.classes_
+    if classes is not None:
+        return _recode(codes, present, classes), classes
+    if require_two and len(present) < 2:
+        found = (
+            f"y holds one class only, {_listed(present)}" if len(y) else "y is empty"
+        )
+        raise ValueError(
+            f"{found}: training needs at least two classes. Pass texts of other "
+            "classes too, or name all classes with classes=."
+        )
+    return codes, present
+
+
+def decode_labels(codes, classes):
+    """Labels of class codes.
+
+    Parameters
+    ----------
+    codes : array-like of int
+        Positions in `classes`, in an array of any shape.
+    classes : array-like of shape (n_classes,)
+        Labels in sorted order.
+
+    Returns
+    -------
+    labels : ndarray of the shape of `codes`
+        Of the dtype of `classes`.
+    """
+    return np.asarray(classes)[np.asarray(codes).astype(np.int64)]
+
+
+def check_weights(sample_weight, n_rows):
+    """Check the weights of texts.
+
+    Parameters
+    ----------
+    sample_weight : array-like of shape (n_rows,) or None
+        Finite weights, none negative, not all zero.
+    n_rows : int
+        Number of texts.
+
+    Returns
+    -------
+    weights : ndarray of shape (n_rows,), dtype float64, or None
+
+    Raises
+    ------
+    ValueError
+        If they are anything else.
+    """
+    if sample_weight is None:
+        return None
+    try:
+        weights = check_array(
+            sample_weight,
+            dtype=np.float64,
+            ensure_2d=False,
+            allow_nd=True,
+            ensure_all_finite=False,
+            ensure_min_samples=0,
+            input_name="sample_weight",
+        )
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"sample_weight must be numbers: {error}") from error
+    if weights.shape != (n_rows,):
+        raise ValueError(
+            "sample_weight must hold one number per text, of shape "
+            f"({n_rows},); got shape {weights.shape}."
+        )
+    wrong = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
+    if wrong.size:
+        first = wrong[0]
+        raise ValueError(
+            f"sample_weight must be finite and not negative; {wrong.size} of {n_rows} "
+            f"are not, the first is {weights[first]} at position {first}."
+        )
+    if n_rows and not weights.any():
+        raise ValueError("sample_weight is zero for every text; nothing would train.")
+    return weights
+
+
+def training_weights(codes, classes, class_weight=None, sample_weight=None):
+    """Weight of each text: its sample weight times the weight of its class.
+
+    Parameters
+    ----------
+    codes : ndarray of shape (n_samples,), dtype int64
+        Positions in `classes`.
+    classes : ndarray of shape (n_classes,)
+        Sorted labels.
+    class_weight : dict, "balanced" or None, default=None
+        Weight by label, with scikit-learn's rules: a class without a key weighs 1,
+        unless some key is no class. "balanced" gives all classes that occur the same
+        total weight, sample weights taken into account.
+    sample_weight : array-like of shape (n_samples,), default=None
+        See `check_weights`.
+
+    Returns
+    -------
+    weights : ndarray of shape (n_samples,), dtype float32, or None
+        None if neither kind of weight is given.
+
+    Raises
+    ------
+    ValueError
+        If a weight is negative or not finite, if all are zero, or if `class_weight`
+        does not fit the classes.
+    """
+    weights = check_weights(sample_weight, len(codes))
+    if class_weight is None and weights is None:
+        return None
+    if weights is None:
+        weights = np.ones(len(codes))
+    by_class = _class_weights(class_weight, codes, classes, weights)
+    # beyond the range of single precision a weight becomes infinite
+    with np.errstate(over="ignore"):
+        weights = (weights * by_class[codes]).astype(np.float32)
+    if not np.isfinite(weights).all():
+        raise ValueError(
+            "class_weight times sample_weight is too large for single precision; "
+            "divide the weights by a common factor."
+        )
+    if len(weights) and not weights.any():
+        raise ValueError(
+            "class_weight and sample_weight leave no text a weight above zero; "
+            "nothing would train."
+        )
+    return weights
+
+
+# --- classes ------------------------------------------------------------------------
+
+
+def _check_classes(classes):
+    if np.ndim(classes) > 1:
+        raise ValueError(f"classes must be 1-d; got {np.ndim(classes)} dimensions.")
+    classes, kind = _check_labels(classes, "classes")
+    ordered, counts = np.unique(classes, return_counts=True)
+    if (counts > 1).any():
+        raise ValueError(
+            f"classes must be unique; repeated: {_listed(ordered[counts > 1])}."
+        )
+    if len(ordered) < 2:
+        raise ValueError(
+            f"classes must hold at least two labels; got {_listed(ordered)}."
+        )
+    return ordered, kind
+
+
+def _recode(codes, present, classes):
+    """Positions in `classes` of codes that are positions in `present`."""
+    position = {label: i for i, label in enumerate(classes.tolist())}
+    table = np.array([position.get(label, -1) for label in present.tolist()], np.int64)
+    unknown = table < 0
+    if unknown.any():
+        row = np.flatnonzero(unknown[codes])[0]
+        raise ValueError(
+            f"y holds {unknown.sum()} labels that are not in classes: "
+            f"{_listed(present[unknown])}; the first is {_shown(present[codes[row]])} "
+            f"at position {row}. The classes are {_listed(classes)}."
+        )
+    return table[codes]
+
+
+def _class_weights(class_weight, codes, classes, sample_weight):
+    """Weight per class, in the order of `classes`; absent classes weigh 1."""
+    by_class = np.ones(len(classes))
+    if class_weight is None:
+        return by_class
+    if isinstance(class_weight, Mapping):
+        return _class_weights_from_dict(class_weight, classes)
+    if not (isinstance(class_weight, str) and class_weight == "balanced"):
+        raise ValueError(
+            "class_weight must be None, 'balanced' or a dict from label to weight; "
+            f"got {class_weight!r}."
+        )
+    # a text of weight zero is as good as absent, and so is a class of such texts
+    kept = sample_weight > 0
+    present = np.unique(codes[kept])
+    by_class[present] = compute_class_weight(
+        "balanced", classes=present, y=codes[kept], sample_weight=sample_weight[kept]
+    )
+    return by_class
+
+
+def _class_weights_from_dict(class_weight, classes):
+    # scikit-learn looks '1' up as the integer 1, hence the lookup of our own
+    labels = classes.tolist()
+    missing = [label for label in labels if label not in class_weight]
+    known = set(labels)
+    unknown = [label for label in class_weight if label not in known]
+    if missing and unknown:
+        raise ValueError(
+            f"class_weight has no weight for the classes {_listed(missing)} and keys "
+            f"that are no class: {_listed(unknown)}."
+        )
+    for label in labels:
+        weight = class_weight.get(label, 1.0)
+        is_number = isinstance(weight, numbers.Real)
+        if not is_number or not np.isfinite(weight) or weight < 0:
+            raise ValueError(
+                "class_weight must be finite and not negative; the class "
+                f"{label!r} has {weight!r}."
+            )
+    return np.array([class_weight.get(label, 1.0) for label in labels], np.float64)
+
+
+# --- checks of a label array --------------------------------------------------------
+
+
+def _check_labels(values, name, n_rows=None):
+    """Checked 1-d array of labels and their kind: str, bool, number or None (empty)."""
+    array = _to_one_dimension(_to_array(values, name), name)
+    if n_rows is not None and len(array) != n_rows:
+        raise ValueError(
+            f"X and y differ in length: {n_rows} texts but {len(array)} labels."
+        )
+    _reject_missing(array, name)
+    kind = _kind_of(array, name)
+    # string arrays of dtype object keep it, as in np.unique; lists get a plain dtype
+    if array.dtype == object and not (kind == "str" and hasattr(values, "__array__")):
+        array = _to_plain_dtype(array, kind)
+    if array.dtype.kind == "f":
+        _reject_continuous(array, name)
+    return array, kind
+
+
+def _to_array(values, name):
+    if values is None:
+        raise ValueError(
+            f"fit requires {name} to be passed, but the target {name} is None; pass "
+            "one label per text."
+        )
+    if issparse(values):
+        raise ValueError(_several_labels(name, "is a sparse matrix"))
+    if hasattr(values, "__array__") and np.ndim(values) > 0:
+        array = np.asarray(values)
+        # kind T: numpy's own strings of variable width
+        return array.astype(object) if array.dtype.kind == "T" else array
+    is_sequence = hasattr(values, "__getitem__") and hasattr(values, "__len__")
+    is_scalar = hasattr(values, "__array__") or isinstance(values, (str, bytes))
+    if not is_sequence or is_scalar or isinstance(values, Mapping):
+        raise ValueError(
+            f"{name} should be a 1d array-like of labels such as a list, an array or a "
+            f"Series; got {type(values).__name__}."
+        )
+    # with another dtype [1, 'a'] would become strings, and ['a', nan] hold 'nan'
+    return np.array(list(values), dtype=object)
+
+
+def _to_one_dimension(array, name):
+    if array.ndim == 1:
+        return array
+    if array.ndim == 2 and array.shape[1] == 1:
+        return column_or_1d(array, input_name=name, warn=True)
+    raise ValueError(_several_labels(name, f"has shape {array.shape}"))
+
+
+def _several_labels(name, finding):
+    return (
+        f"{name} {finding}: multi-label and multi-output targets are out of scope; "
+        "pass one label per text."
+    )
+
+
+def _reject_missing(array, name):
+    if array.dtype == object:
+        missing = [row for row, label in enumerate(array) if _is_missing(label)]
+    elif array.dtype.kind == "f":
+        missing = np.flatnonzero(np.isnan(array))
+    else:
+        return
+    if len(missing):
+        raise ValueError(
+            f"{name} has {len(missing)} missing labels (None, NaN or NA), the first at "
+            f"position {missing[0]}; drop these texts or give them a label."
+        )
+
+
+def _is_missing(label):
+    if label is None or type(label).__name__ in ("NAType", "NaTType"):
+        return True
+    return isinstance(label, (float, np.floating)) and label != label
+
+
+def _kind_of(array, name):
+    """Kind of all labels; mixed and unsupported types are errors."""
+    types = [array.dtype.type] if array.dtype != object else list(map(type, array))
+    kinds = {}
+    for python_type in dict.fromkeys(types if len(array) else []):
+        row = types.index(python_type)
+        kind = _kind_of_type(python_type)
+        if issubclass(python_type, (list, tuple, set, np.ndarray)):
+            raise ValueError(_several_labels(name, f"holds {_at(array, row)}"))
+        if kind is None:
+            raise TypeError(
+                f"{name} holds labels of type {python_type.__name__}, such as "
+                f"{array[row]!r} at position {row}; labels must be strings, integers "
+                "or bools."
+            )
+        kinds.setdefault(kind, f"{python_type.__name__} ({_at(array, row)})")
+    if len(kinds) > 1:
+        first, second = list(kinds.values())[:2]
+        raise TypeError(
+            f"{name} mixes labels of type {first} and of type {second}; convert them "
+            "to one type."
+        )
+    return next(iter(kinds), None)
+
+
+def _kind_of_type(python_type):
+    if issubclass(python_type, str):
+        return "str"
+    if issubclass(python_type, (bool, np.bool_)):
+        return "bool"
+    if issubclass(python_type, (numbers.Integral, float, np.floating)):
+        return "number"
+    return None
+
+
+def _to_plain_dtype(array, kind):
+    if kind == "str":
+        # members of a string Enum count as their values
+        return np.array([str.__str__(label) for label in array], dtype=str)
+    plain = np.array(array.tolist())
+    # integers beyond 64 bits stay Python objects: as floats they would run together
+    return plain if (plain == array).all() else array
+
+
+def _reject_continuous(array, name):
+    infinite = np.flatnonzero(np.isinf(array))
+    if infinite.size:
+        raise ValueError(
+            f"Input {name} contains infinity, {infinite.size} times, the first at "
+            f"position {infinite[0]}."
+        )
+    fractional = np.flatnonzero(array != np.trunc(array))
+    if fractional.size:
+        raise ValueError(
+            f"Unknown label type: continuous. {name} holds {_at(array, fractional[0])};"
+            " regression targets are out of scope: pass classes."
+        )
+
+
+def _at(array, row):
+    return f"{_shown(array[row])} at position {row}"
+
+
+def _shown(label):
+    return repr(label.item() if isinstance(label, np.generic) else label)
+
+
+def _listed(labels):
+    labels = list(labels)
+    text = ", ".join(_shown(label) for label in labels[:_N_NAMED])
+    return text + (", ..." if len(labels) > _N_NAMED else "")
