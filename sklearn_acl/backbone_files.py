@@ -26,6 +26,16 @@ _PACKAGES = {
 
 SAFE_WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 _OTHER_WEIGHTS = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+_HUB_WEIGHTS = ("model*.safetensors*", "pytorch_model*.bin*")  # in this order
+_HUB_FILES = (
+    "config.json",
+    "tokenizer*",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab*",
+    "merges.txt",
+    "*.model",
+)
 _PROBE_SECONDS = 3.0
 
 
@@ -106,15 +116,21 @@ def _verify(path, sha256, package):
 
 def _find_cached(name):
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+    from huggingface_hub.errors import HFValidationError
 
-    try:
-        with silence():
-            return _complete(snapshot_download(name, local_files_only=True))
-    except HFValidationError as error:
-        raise ValueError(f"{name!r} can't be the name of a backbone: {error}") from None
-    except (LocalEntryNotFoundError, OSError):
-        return None  # not there, or cached in part only
+    for weights in _HUB_WEIGHTS:
+        try:
+            with silence():
+                wanted = _hub_patterns(weights)
+                return _complete(
+                    snapshot_download(name, **wanted, local_files_only=True)
+                )
+        except HFValidationError as error:
+            message = f"{name!r} can't be the name of a backbone: {error}"
+            raise ValueError(message) from None
+        except OSError:
+            continue  # not there, or in part only
+    return None
 
 
 def _download(name):
@@ -126,20 +142,18 @@ def _download(name):
         raise OSError(_not_found(name, problem))
     try:
         with silence():
-            siblings = HfApi().model_info(name, timeout=10).siblings
-            files = _files_to_fetch([sibling.rfilename for sibling in siblings])
-            return _complete(snapshot_download(name, allow_patterns=files))
+            files = [s.rfilename for s in HfApi().model_info(name, timeout=10).siblings]
+            is_safe = any(file in SAFE_WEIGHTS for file in files)
+            wanted = _hub_patterns(_HUB_WEIGHTS[0 if is_safe else 1])
+            return _complete(snapshot_download(name, **wanted))
     except Exception as error:
         problem = f"downloading it failed ({type(error).__name__}: {error})"
         raise OSError(_not_found(name, problem)) from error
 
 
-def _files_to_fetch(files):
-    """Files at the root of a repository that a backbone needs; safetensors first."""
-    files = [file for file in files if "/" not in file]
-    safe = [file for file in files if file.endswith(".safetensors")]
-    weights = safe or [file for file in files if file.endswith(".bin")]
-    return weights + [f for f in files if f.endswith((".json", ".txt", ".model"))]
+def _hub_patterns(weights):
+    """Which files of a repository make a backbone; only its root is of interest."""
+    return {"allow_patterns": [*_HUB_FILES, weights], "ignore_patterns": ["*/*"]}
 
 
 def _probe(name):
@@ -149,7 +163,7 @@ def _probe(name):
     its own since a name look-up takes no time-out.
     """
     from huggingface_hub import get_hf_file_metadata, hf_hub_url, is_offline_mode
-    from huggingface_hub.errors import RepositoryNotFoundError
+    from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError
 
     if is_offline_mode():
         return "offline mode is switched on (HF_HUB_OFFLINE)"
@@ -162,8 +176,10 @@ def _probe(name):
             answer[0] = None
         except RepositoryNotFoundError:
             answer[0] = "the hub has no such model, or it needs a login"
+        except HfHubHTTPError as error:
+            answer[0] = f"the hub refused it ({error})"
         except Exception as error:
-            answer[0] = f"the hub did not give it ({type(error).__name__})"
+            answer[0] = f"the hub could not be reached ({type(error).__name__})"
 
     with silence():
         thread = threading.Thread(target=ask, daemon=True)

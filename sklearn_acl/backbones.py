@@ -13,6 +13,7 @@ from .families import family_of
 
 __all__ = [
     "DEFAULT_BACKBONE",
+    "NoRandomInit",
     "backbone_from_parts",
     "backbone_to_parts",
     "load_backbone",
@@ -126,7 +127,7 @@ def backbone_from_parts(config_dict, tokenizer_files):
     from transformers import AutoModel
 
     config = _config_from_dict(config_dict)
-    with silence(), _NoRandomInit():
+    with silence(), NoRandomInit():
         model = AutoModel.from_config(
             config, dtype=torch.float32, **_without_pooler(config)
         ).eval()
@@ -152,7 +153,7 @@ def _config_from_dict(config_dict):
         return config_class.from_dict(dict(config_dict))
 
 
-class _NoRandomInit(TorchFunctionMode):
+class NoRandomInit(TorchFunctionMode):
     """Fill parameters with zeros where a module would draw them at random.
 
     Cheaper than drawing, confined to the calling thread, and it leaves the global

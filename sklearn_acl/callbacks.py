@@ -1,9 +1,10 @@
 """skorch callbacks that the classifier installs by default."""
 
 import sys
+import traceback
 
 import tqdm
-from skorch.callbacks import EarlyStopping, LRScheduler, ProgressBar
+from skorch.callbacks import Callback, EarlyStopping, LRScheduler, ProgressBar
 from torch.optim.lr_scheduler import LambdaLR
 
 
@@ -68,6 +69,12 @@ class BatchProgressBar(ProgressBar):
             super().on_epoch_begin(net, **kwargs)
         else:
             self.pbar_ = tqdm.tqdm(disable=True)
+
+
+def raised_by_callback(error):
+    """Whether a callback raised an error itself, as `EarlyStopping` does to stop."""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return isinstance(frame.f_locals.get("self"), Callback)
 
 
 def release_training_state(callbacks):

@@ -1,15 +1,15 @@
 """`ACLClassifier`: raw texts in, labels out, an exit after every layer."""
 
-from collections.abc import Mapping
-
 import numpy as np
 import torch
+from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.metrics import accuracy_score
 from sklearn.utils.validation import check_is_fitted
 from torch.utils.data import DataLoader
 
 from . import persistence
 from .backbones import DEFAULT_BACKBONE
+from .containers import reject_containers
 from .encoder import MultiExitEncoder, accepted_inputs
 from .head_init import initialize_heads
 from .inference import (
@@ -26,10 +26,16 @@ from .parameters import check_parameters, resolve_device
 from .randomness import draw_seed, seeded
 from .text import DatasetTexts, check_texts
 from .tokens import resolve_max_length, tokenize
-from .training_data import TrainingRows, TrainingSet, ordered_batches, split_rows
+from .training_data import (
+    RawTexts,
+    TrainingRows,
+    TrainingSet,
+    ordered_batches,
+    split_rows,
+)
 
 
-class ACLClassifier(MultiExitNet):
+class ACLClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MultiExitNet):
     """Text classifier that fine-tunes a BERT-like encoder with an exit per layer.
 
     One `fit` trains a classifier ("exit") after every layer of a pretrained encoder.
@@ -377,11 +383,16 @@ class ACLClassifier(MultiExitNet):
         if validation_data is None:
             return None
         if not isinstance(validation_data, (tuple, list)) or len(validation_data) != 2:
+            is_sized = hasattr(validation_data, "__len__")
+            size = f" of length {len(validation_data)}" if is_sized else ""
             raise ValueError(
                 "validation_data must be a tuple (X, y), got "
-                f"{type(validation_data).__name__}."
+                f"{type(validation_data).__name__}{size}."
             )
-        X, y, label_column = _take_labels(*validation_data)
+        try:
+            X, y, label_column = _take_labels(*validation_data)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"In validation_data: {error}") from error
         texts = check_texts(
             X,
             columns=data.texts.column_names,
@@ -389,11 +400,17 @@ class ACLClassifier(MultiExitNet):
             exclude=label_column,
             name="validation_data[0]",
         )
-        codes, classes = encode_labels(y, classes=data.classes, n_rows=len(texts))
-        return _CheckedData(texts, codes, classes, None)
+        try:
+            codes, _ = encode_labels(y, classes=data.classes, n_rows=len(texts))
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"In validation_data: {error}") from error
+        return _CheckedData(texts, codes, data.classes, None)
 
     def _start(self, data):
         """Load the pretrained encoder and build all parts around it."""
+        # not fitted from here on: an error must not leave an untrained encoder behind
+        # that looks fitted
+        vars(self).pop("angles_", None)
         self.initialized_ = False
         self.classes_inferred_ = data.classes
         self.text_columns_ = data.texts.column_names
@@ -475,7 +492,8 @@ class ACLClassifier(MultiExitNet):
         labels : ndarray of shape (n_samples,)
             The class of highest probability.
         """
-        return self.classes_[self.predict_proba(X, exit_layer).argmax(axis=1)]
+        best = self.predict_proba(X, exit_layer).argmax(axis=1)
+        return self.classes_[best]
 
     def decision_function(self, X, exit_layer=None):
         """Class scores before the softmax; parameters as in `predict_proba`.
@@ -507,19 +525,24 @@ class ACLClassifier(MultiExitNet):
         -------
         accuracy : float
         """
-        texts, y, _ = _take_labels(X, y)
-        labels = decode_labels(*encode_labels(y, n_rows=None, require_two=False))
+        check_is_fitted(self)
+        X, y, label_column = _take_labels(X, y)
+        texts = self._check_new_texts(X, exclude=label_column)
+        codes, classes = encode_labels(y, n_rows=len(texts), require_two=False)
+        labels = decode_labels(codes, classes)
         predicted = self.predict(texts, exit_layer)
         return float(accuracy_score(labels, predicted, sample_weight=sample_weight))
 
     def forward_iter(self, X, training=False, device="cpu"):
-        """Yield the logits (B, n_classes) of the exit in use, in the order of X."""
+        """Yield the logits (B, n_classes) of the exit in use, in the order of X.
+
+        All texts run before the first batch comes, so that those of similar length
+        share a batch and a warning is given once.
+        """
         exit_layer = self._exit_in_use(None)
-        texts = self._check_new_texts(X)
-        for start in range(0, len(texts), self.batch_size):
-            part = texts.take(range(start, min(start + self.batch_size, len(texts))))
-            logits = self._read_exits(part, (exit_layer,), _read_logits)[0]
-            yield torch.from_numpy(logits).to(device)
+        logits = self._read_exits(X, (exit_layer,), _read_logits)[0]
+        for batch in torch.from_numpy(logits).split(self.batch_size):
+            yield batch.to(device)
 
     def _exit_in_use(self, exit_layer):
         check_is_fitted(self)
@@ -527,11 +550,12 @@ class ACLClassifier(MultiExitNet):
             exit_layer = self.exit_layer
         return resolve_exit_layer(exit_layer, self.exit_layer_numbers_)
 
-    def _check_new_texts(self, X):
+    def _check_new_texts(self, X, exclude=None):
         return check_texts(
-            X,
+            X.texts if isinstance(X, RawTexts) else X,  # from a scoring callback
             columns=self.text_columns_,
             n_columns=self.n_text_columns_,
+            exclude=exclude,
             allow_empty=True,
         )
 
@@ -558,23 +582,32 @@ class ACLClassifier(MultiExitNet):
     @property
     def classes_(self):
         """Labels in sorted order."""
-        try:
-            return self.classes_inferred_
-        except AttributeError:
-            raise AttributeError(
-                f"This {type(self).__name__} is not fitted yet: classes_ is known "
-                "after fit."
-            ) from None
+        return self._known_after_fit("classes_", "classes_inferred_")
 
     @property
     def exit_layer_numbers_(self):
         """Layers after which exits sit, ascending, counted from 1."""
-        return self.module_.exit_layer_numbers
+        module = self._known_after_fit("exit_layer_numbers_", "module_")
+        return module.exit_layer_numbers
 
     @property
     def n_exits_(self):
         """Number of exits."""
         return len(self.exit_layer_numbers_)
+
+    def _known_after_fit(self, name, source):
+        try:
+            return vars(self)[source]
+        except KeyError:
+            raise AttributeError(
+                f"This {type(self).__name__} is not fitted yet: {name} is known after "
+                "fit."
+            ) from None
+
+    @property
+    def _n_features_out(self):
+        # scikit-learn names the columns of `transform` after this number
+        return self.module_.heads[0].classifier.in_features
 
     @property
     def _limits(self):
@@ -590,6 +623,7 @@ class ACLClassifier(MultiExitNet):
         tags.input_tags.one_d_array = True
         tags.input_tags.two_d_array = False
         tags.target_tags.required = True
+        tags.transformer_tags.preserves_dtype = []  # texts have none to preserve
         return tags
 
     # -- saving --------------------------------------------------------------
@@ -678,15 +712,17 @@ def _take_labels(X, y):
     """Resolve a label column's name: (X, labels, name or None)."""
     if y is None:
         raise ValueError(
-            "y is missing: pass the labels or, for a datasets.Dataset or a DataFrame, "
-            "the name of the label column, as in fit(X, y='label')."
+            "This method requires y to be passed, but the target y is None: pass the "
+            "labels or, for a datasets.Dataset or a DataFrame, the name of the label "
+            "column, as in fit(X, y='label')."
         )
     if not isinstance(y, str):
         return X, y, None
+    reject_containers(X, "X")
     names = getattr(X, "column_names", None)
     if names is None:
         names = getattr(X, "columns", None)
-    if names is None or isinstance(X, Mapping):
+    if names is None:
         raise ValueError(
             f"y={y!r} names a column, but X is a {type(X).__name__}, which has none; "
             "pass one label per text."

@@ -44,6 +44,11 @@ def reject_containers(X, name):
         )
     if is_from(X, "datasets", "DatasetDict", "IterableDatasetDict"):
         raise ValueError(f"{name} is a {kind} of splits {list(X)}; pass one of them.")
+    # before mappings: some sparse matrices are dicts
+    if is_from(X, "scipy.sparse", "spmatrix", "sparray"):
+        raise ValueError(
+            f"{name} is a sparse matrix; pass the raw texts, not features made of them."
+        )
     if isinstance(X, Mapping):
         raise ValueError(
             f"{name} is a {kind}; pass a list of texts or a DataFrame, for example "
@@ -52,10 +57,6 @@ def reject_containers(X, name):
     if isinstance(X, (Set, KeysView, ValuesView, ItemsView)):
         raise ValueError(
             f"{name} is a {kind}, which has no positions; pass a list: list({name})."
-        )
-    if is_from(X, "scipy.sparse", "spmatrix", "sparray"):
-        raise ValueError(
-            f"{name} is a sparse matrix; pass the raw texts, not features made of them."
         )
     if is_from(X, "datasets", "IterableDataset", "IterableColumn"):
         raise ValueError(

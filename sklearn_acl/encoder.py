@@ -157,7 +157,9 @@ class MultiExitEncoder(nn.Module):
             If there is no exit after one of these layers.
         """
         exits = self._check_exits(exits)
-        pooled = self.pooled(inputs, exits)
+        # Not stacked before the heads: a gradient of one exit's own terms would have to
+        # go back through the layers of every deeper exit.
+        pooled = self._pooled_each(inputs, exits)
         heads = [self.heads[self.exit_layer_numbers.index(exit)] for exit in exits]
         outputs = [head(row) for head, row in zip(heads, pooled, strict=True)]
         logits, embeddings = zip(*outputs, strict=True)
@@ -209,9 +211,7 @@ class MultiExitEncoder(nn.Module):
             In the order of ascending layer.
         """
         exits = self._check_exits(exits)
-        states = self._run(inputs, exits)
-        mask = inputs["attention_mask"]
-        return torch.stack([self._pool(states[layer], mask) for layer in exits])
+        return torch.stack(self._pooled_each(inputs, exits))
 
     def layer_parameters(self) -> list[nn.Parameter]:
         """Parameters of the backbone's layers, each once; no embedding tables."""
@@ -227,6 +227,11 @@ class MultiExitEncoder(nn.Module):
 
     def _check_exits(self, exits):
         return _ascending("exits", exits, self.exit_layer_numbers)
+
+    def _pooled_each(self, inputs, exits):
+        states = self._run(inputs, exits)
+        mask = inputs["attention_mask"]
+        return [self._pool(states[layer], mask) for layer in exits]
 
     def _pool(self, hidden, mask):
         return hidden[:, 0] if self.pooling == "cls" else mean_pool(hidden, mask)

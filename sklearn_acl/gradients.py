@@ -144,7 +144,7 @@ def gated_backward(
           takes two backward passes.
         - "ffn_output": for each exit, the gradient of its own terms with respect to
           the output matrix of the feed-forward block under it; one backward pass and
-          a short one per exit and term.
+          a short one per exit and term (long where layers share their matrices).
         - "exit_dense": the dense matrices of the exits, a proxy that costs nearly
           nothing.
 

@@ -291,7 +291,8 @@ def _to_array(values, name):
         )
     if issparse(values):
         raise ValueError(_several_labels(name, "is a sparse matrix"))
-    if hasattr(values, "__array__") and np.ndim(values) > 0:
+    # np.ndim is not for all that np.asarray reads
+    if hasattr(values, "__array__") and np.asarray(values).ndim > 0:
         array = np.asarray(values)
         # kind T: numpy's own strings of variable width
         return array.astype(object) if array.dtype.kind == "T" else array
@@ -409,6 +410,5 @@ def _shown(label):
 
 
 def _listed(labels):
-    labels = list(labels)
-    text = ", ".join(_shown(label) for label in labels[:_N_NAMED])
-    return text + (", ..." if len(labels) > _N_NAMED else "")
+    shown = [_shown(label) for label in labels[:_N_NAMED]]
+    return ", ".join(shown + ["..."] * (len(labels) > _N_NAMED)) or "none"

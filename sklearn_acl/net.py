@@ -16,14 +16,19 @@ from skorch.callbacks import (
 from skorch.utils import TeeGenerator
 
 from .backbones import load_backbone
-from .callbacks import BatchProgressBar, WarmupScheduler, release_training_state
+from .callbacks import (
+    BatchProgressBar,
+    WarmupScheduler,
+    raised_by_callback,
+    release_training_state,
+)
 from .families import family_of
 from .gradients import MicroBatch, gated_backward
 from .inference import move
 from .optimization import autocast_dtype, parameter_groups
 from .parameters import resolve_device
 from .strategies import exits_of
-from .training_data import ordered_batches, training_batches
+from .training_data import ordered_batches, row_numbers, training_batches
 
 #: Parameters of skorch that have no meaning here; `fit` refuses to be given them.
 UNUSED_PARAMETERS = ("compile", "dataset", "predict_nonlinearity", "torch_load_kwargs")
@@ -49,6 +54,9 @@ class MultiExitNet(NeuralNetClassifier):
         -------
         self
         """
+        if "callbacks" in params:
+            # skorch would build them here, and fail if they cannot be built
+            self.callbacks = params.pop("callbacks")
         # skorch re-initialises the module of a fitted net when module__ or
         # criterion__ parameters change, which would throw the weights away.
         initialized, self.initialized_ = self.initialized_, False
@@ -57,6 +65,14 @@ class MultiExitNet(NeuralNetClassifier):
         finally:
             self.initialized_ = initialized
         return self
+
+    def __setattr__(self, name, value):
+        if name == "backbone":
+            # skorch refuses a live model here in terms of its own hooks; the check of
+            # the parameters says what to pass instead
+            vars(self)[name] = value
+        else:
+            super().__setattr__(name, value)
 
     __repr__ = BaseEstimator.__repr__
     get_metadata_routing = BaseEstimator.get_metadata_routing
@@ -250,19 +266,22 @@ class MultiExitNet(NeuralNetClassifier):
         device = next(self.module_.parameters()).device
         fp16 = autocast_dtype(self.mixed_precision, device) is torch.float16
         self.scaler_ = torch.amp.GradScaler(device.type) if fp16 else None
+        labels = row_numbers(data.train)[0].y
         self.step_angles_ = []
+        self.angles_ = np.empty(0, np.float32)  # fitted: callbacks may predict
         try:
-            self.notify("on_train_begin", X=data, y=None)
+            self.notify("on_train_begin", X=data, y=labels)
             try:
                 self.fit_loop(data, epochs=epochs)
-            except KeyboardInterrupt:
-                warnings.warn(
-                    "Training was interrupted; the classifier keeps what it has "
-                    "learned so far.",
-                    UserWarning,
-                    stacklevel=3,
-                )
-            self.notify("on_train_end", X=data, y=None)
+            except KeyboardInterrupt as error:
+                if not raised_by_callback(error):
+                    warnings.warn(
+                        "Training was interrupted; the classifier keeps what it has "
+                        "learned so far.",
+                        UserWarning,
+                        stacklevel=4,
+                    )
+            self.notify("on_train_end", X=data, y=labels)
         finally:
             angles = [angle for angle, _ in self.step_angles_]
             self.angles_ = np.array(angles, dtype=np.float32)

@@ -17,7 +17,7 @@ from .gradients import GATE_SCOPES
 from .strategies import STRATEGIES
 
 POOLINGS = ("mean", "cls")
-HEAD_INITS = ("centroid", "linear_probe", "random")
+HEAD_INITS = ("centroid", "lda", "linear_probe", "random")
 
 #: Parts whose parameters may be set with a prefix.
 PREFIXES = (
@@ -54,7 +54,18 @@ CONSTRAINTS = {
     "classes": ["array-like", None],
     "random_state": ["random_state"],
     "train_split": [callable, None],
+    "callbacks": [list, StrOptions({"disable"}), None],
+    "warm_start": ["boolean"],
+    "use_caching": ["boolean"],
     "verbose": ["verbose"],
+}
+
+#: What the classifier itself passes to its parts.
+_SET_BY_NET = {
+    "module": ("backbone", "n_classes", "exit_layers", "pooling"),
+    "iterator": (
+        "dataset batch_sampler sampler shuffle drop_last collate_fn generator"
+    ).split(),
 }
 
 #: Numbers that a bool would pass for, since `bool` is an `int` in Python.
@@ -97,8 +108,11 @@ def check_parameters(estimator):
     _check_text_columns(values["text_columns"])
     resolve_device(values["device"])
     _check_component(estimator, "criterion", required="terms")
-    _check_component(estimator, "module", skip=("backbone", "n_classes"))
+    _check_component(estimator, "module", skip=_SET_BY_NET["module"])
     _check_component(estimator, "optimizer", skip=("params",))
+    for iterator in ("iterator_train", "iterator_valid"):
+        _check_component(estimator, iterator, skip=_SET_BY_NET["iterator"])
+    _check_dropout(estimator)
 
 
 def resolve_device(device):
@@ -166,6 +180,13 @@ def _check_text_columns(columns):
             f"text_columns={columns!r} must be a column name, a list of one or two "
             "names, or None."
         )
+
+
+def _check_dropout(estimator):
+    dropout = estimator.get_params_for("module").get("dropout", 0.0)
+    is_number = isinstance(dropout, Real) and not isinstance(dropout, bool)
+    if not is_number or not 0 <= dropout < 1:
+        raise ValueError(f"module__dropout={dropout!r} must be a number in [0, 1).")
 
 
 def _check_component(estimator, component, *, required=None, skip=()):

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from .backbones import backbone_from_parts, backbone_to_parts
+from .backbones import NoRandomInit, backbone_from_parts, backbone_to_parts
 from .encoder import MultiExitEncoder
 from .parameters import resolve_device
 
@@ -107,22 +107,28 @@ def save(net, directory):
 def load(cls, directory):
     """Read what `save` wrote; see `ACLClassifier.load`."""
     from safetensors import SafetensorError
-    from safetensors.torch import load_file
 
     directory = Path(directory)
     manifest = _read_manifest(directory)
+    damages = KeyError, OSError, RuntimeError, SafetensorError, TypeError, ValueError
     try:
-        weights = load_file(directory / WEIGHTS)
-        config = json.loads((directory / CONFIG).read_text("utf-8"))
-        folder = directory / TOKENIZER
-        paths = sorted(path for path in folder.rglob("*") if path.is_file())
-        files = {p.relative_to(folder).as_posix(): p.read_bytes() for p in paths}
-    except (OSError, SafetensorError, ValueError) as error:
+        return _read(cls, directory, manifest)
+    except damages as error:
         raise ValueError(
-            f"The classifier in {str(directory)!r} is incomplete or damaged: {error}. "
-            "Save it again."
+            f"The classifier in {str(directory)!r} is incomplete or damaged: "
+            f"{type(error).__name__}: {error}. Save it again."
         ) from error
+
+
+def _read(cls, directory, manifest):
+    from safetensors.torch import load_file
+
+    weights = load_file(directory / WEIGHTS)
     angles = weights.pop(ANGLES).numpy()
+    config = json.loads((directory / CONFIG).read_text("utf-8"))
+    folder = directory / TOKENIZER
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    files = {p.relative_to(folder).as_posix(): p.read_bytes() for p in paths}
     parts = {
         "architecture": manifest["architecture"],
         "config": config,
@@ -221,7 +227,9 @@ def _build(parts):
     """Encoder and tokenizer of the parts that `_parts_of` returned."""
     backbone, tokenizer = backbone_from_parts(parts["config"], parts["tokenizer"])
     architecture = dict(parts["architecture"])
-    encoder = MultiExitEncoder(backbone, architecture.pop("n_classes"), **architecture)
+    n_classes = architecture.pop("n_classes")
+    with NoRandomInit():
+        encoder = MultiExitEncoder(backbone, n_classes, **architecture)
     encoder.load_state_dict(parts["weights"])
     return encoder.eval(), tokenizer
 

@@ -90,7 +90,8 @@ class TrainingSet:
 def row_numbers(dataset):
     """The `TrainingRows` behind a dataset, and which of its rows are meant."""
     if isinstance(dataset, Subset):
-        return dataset.dataset, np.asarray(dataset.indices, dtype=np.int64)
+        data, rows = row_numbers(dataset.dataset)
+        return data, rows[np.asarray(dataset.indices, dtype=np.int64)]
     return dataset, np.arange(len(dataset))
 
 
@@ -168,7 +169,7 @@ def split_rows(rows, train_split, seed):
     if train_split is None:
         return rows, None
     if not isinstance(train_split, ValidSplit):
-        return train_split(rows, rows.codes)
+        return _split_by_callable(rows, train_split)
     split = copy.copy(train_split)
     is_float = split._is_float(split.cv)
     if is_float and split.random_state is None:
@@ -186,6 +187,23 @@ def split_rows(rows, train_split, seed):
     if not split.stratified:
         return split(rows, rows.codes)
     return _stratified_split(rows, split, needed)
+
+
+def _split_by_callable(rows, train_split):
+    parts = train_split(rows, rows.codes)
+    if not isinstance(parts, (tuple, list)) or len(parts) != 2:
+        raise TypeError(
+            f"train_split={train_split!r} must return two parts, for training and for "
+            f"validation, got {parts!r:.60}. Pass a skorch.dataset.ValidSplit."
+        )
+    for part in parts:
+        if part is not None and row_numbers(part)[0] is not rows:
+            raise TypeError(
+                f"train_split={train_split!r} must return the rows that it is given, "
+                f"or a torch Subset of them, got {type(part).__name__}. Texts of "
+                "your own for validation go to fit(validation_data=(X, y))."
+            )
+    return parts
 
 
 def _stratified_split(rows, split, needed):
