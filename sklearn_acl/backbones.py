@@ -29,6 +29,9 @@ _TOKENIZER_PATHS = (
     "local_files_only",
 )
 
+# entries of a model's configuration that can make transformers fetch and run code
+_CODE_ENTRIES = ("auto_map", "attn_implementation", "experts_implementation")
+
 
 def load_backbone(name, n_layers=None):
     """Load a pretrained encoder and its tokenizer.
@@ -127,11 +130,12 @@ def backbone_from_parts(config_dict, tokenizer_files):
     from transformers import AutoModel
 
     config = _config_from_dict(config_dict)
+    config_file = json.dumps(_without_code(config_dict)).encode()
     with silence(), NoRandomInit():
         model = AutoModel.from_config(
             config, dtype=torch.float32, **_without_pooler(config)
         ).eval()
-    files = {**tokenizer_files, "config.json": json.dumps(config_dict).encode()}
+    files = {**tokenizer_files, "config.json": config_file}
     with TemporaryDirectory() as folder, silence():
         for file, content in files.items():
             path = Path(folder, file)
@@ -150,7 +154,11 @@ def _config_from_dict(config_dict):
     family = family_of(PreTrainedConfig(model_type=config_dict.get("model_type")))
     with silence():
         config_class = type(AutoConfig.for_model(family.name))
-        return config_class.from_dict(dict(config_dict))
+        return config_class.from_dict(_without_code(config_dict))
+
+
+def _without_code(config_dict):
+    return {k: v for k, v in config_dict.items() if not k.endswith(_CODE_ENTRIES)}
 
 
 class NoRandomInit(TorchFunctionMode):

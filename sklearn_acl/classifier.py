@@ -24,7 +24,7 @@ from .losses import ACLLoss
 from .net import UNUSED_PARAMETERS, MultiExitNet
 from .parameters import check_parameters, resolve_device
 from .randomness import draw_seed, seeded
-from .text import DatasetTexts, check_texts
+from .text import check_texts
 from .tokens import resolve_max_length, tokenize
 from .training_data import (
     RawTexts,
@@ -57,9 +57,9 @@ class ACLClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MultiExit
         Keep only the first layers of the backbone. None keeps all.
     pooling : {"mean", "cls"}, default="mean"
         Whether an exit reads the mean over a text's tokens or its first token.
-    head_init : {"centroid", "linear_probe", "random"}, default="centroid"
-        How exits start: from the classes' mean embeddings, from a logistic
-        regression on frozen embeddings, or at random.
+    head_init : {"lda", "centroid", "linear_probe", "random"}, default="lda"
+        How exits start: as a linear discriminant analysis of the frozen embeddings, as
+        their nearest class mean, as a logistic regression on them, or at random.
     text_columns : str or list of str, default=None
         The one or two text columns of a DataFrame or `datasets.Dataset`. None takes
         the text columns that there are.
@@ -187,7 +187,7 @@ class ACLClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MultiExit
         *,
         n_layers=None,
         pooling="mean",
-        head_init="centroid",
+        head_init="lda",
         text_columns=None,
         max_length=None,
         strategy="joint",
@@ -425,7 +425,7 @@ class ACLClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MultiExit
         )
 
     def _tokenize_rows(self, data):
-        storage = "arrow" if isinstance(data.texts, DatasetTexts) else "memory"
+        storage = "arrow" if data.texts.is_memory_mapped else "memory"
         tokens = tokenize(data.texts, self.tokenizer_, storage=storage, **self._limits)
         warn_truncated(tokens.n_truncated, len(tokens), self.max_length_)
         labels = decode_labels(data.codes, self.classes_)

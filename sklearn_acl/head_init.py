@@ -24,7 +24,7 @@ _NOISE = 1e-6
 Classifier = tuple[np.ndarray, np.ndarray]  # weight (C, D), bias (C,)
 
 
-def initialize_heads(encoder, batches: Iterable, *, method="centroid", seed=0) -> None:
+def initialize_heads(encoder, batches: Iterable, *, method="lda", seed=0) -> None:
     """Set the heads of an encoder, in place.
 
     Parameters
@@ -35,7 +35,7 @@ def initialize_heads(encoder, batches: Iterable, *, method="centroid", seed=0) -
     batches : iterable of (inputs, labels, weights)
         Training texts: dicts of tensors, class codes (B,), and weights (B,) or None.
         Read once, without gradients or dropout; not read by "random".
-    method : {"centroid", "lda", "linear_probe", "random"}, default="centroid"
+    method : {"lda", "centroid", "linear_probe", "random"}, default="lda"
         - "centroid": label embeddings are class means, less the mean of all texts,
           times a scale: a nearest-centroid classifier with the classes' frequencies
           as priors.

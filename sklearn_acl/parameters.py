@@ -87,7 +87,7 @@ def check_parameters(estimator):
     ValueError, TypeError
         Naming the parameter, its value and what it may be.
     """
-    _check_names(estimator)
+    check_names(estimator)
     values = estimator.get_params(deep=False)
     caller = type(estimator).__name__
     for name in _NUMERIC:
@@ -142,8 +142,8 @@ def resolve_device(device):
     return resolved
 
 
-def _check_names(estimator):
-    """Raise for parameters that nothing reads, such as a misspelt one."""
+def check_names(estimator):
+    """Raise TypeError for parameters that nothing reads, such as a misspelt one."""
     known = set(inspect.signature(type(estimator)).parameters)
     for name in estimator.get_params(deep=False):
         prefix, separator, _ = name.partition("__")

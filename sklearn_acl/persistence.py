@@ -4,10 +4,11 @@ Both carry the same parts: the encoder's configuration, the tokenizer's files an
 weights. Neither needs a network, nor the place the backbone was loaded from.
 """
 
+import copy
 import json
 import os
 import shutil
-import tempfile
+import uuid
 import warnings
 from pathlib import Path
 
@@ -16,7 +17,7 @@ import torch
 
 from .backbones import NoRandomInit, backbone_from_parts, backbone_to_parts
 from .encoder import MultiExitEncoder
-from .parameters import resolve_device
+from .parameters import check_names, resolve_device
 
 FORMAT_VERSION = 1
 MANIFEST = "sklearn_acl.json"
@@ -33,6 +34,15 @@ _REBUILT = (
     "scaler_",
     "tokenizer_",
     "callbacks_",
+)
+#: What reading a damaged file may raise.
+_DAMAGES = (
+    AttributeError,
+    LookupError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
 )
 _FITTED = ("max_length_", "text_columns_", "n_text_columns_", "seed_")
 
@@ -60,7 +70,7 @@ def pickled_state(net):
         parts = _parts_of(net)
         state["fitted_parts_"] = {**parts, "weights": to_bytes(parts["weights"])}
     else:  # a module of the user's own: only pickle knows how to store it
-        state["fitted_module_"] = (net.module_, net.tokenizer_)
+        state["fitted_module_"] = (_on_cpu(net.module_), net.tokenizer_)
     return state
 
 
@@ -75,7 +85,7 @@ def restore_state(net, state):
     if parts is not None:
         module = _build({**parts, "weights": from_bytes(parts["weights"])})
     if module is not None:
-        _attach(net, *module)
+        _attach(net, *module, stacklevel=4)
 
 
 # -- directory ---------------------------------------------------------------
@@ -88,17 +98,15 @@ def save(net, directory):
             f"save() stores the library's own MultiExitEncoder, not a "
             f"{type(net.module_).__name__}; use joblib.dump for a module of your own."
         )
-    directory = Path(directory)
+    directory = Path(directory).resolve()
     _check_target(directory)
     parts = _parts_of(net)
-    directory.parent.mkdir(parents=True, exist_ok=True)
     # written aside and renamed: a crash never leaves a half-written model in place
-    aside = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
+    aside = directory.with_name(f".{directory.name}-{uuid.uuid4().hex}")
+    aside.mkdir(parents=True)
     try:
         _write(aside, net, parts)
-        if directory.exists():
-            shutil.rmtree(directory)
-        os.replace(aside, directory)
+        _put_in_place(aside, directory)
     except BaseException:
         shutil.rmtree(aside, ignore_errors=True)
         raise
@@ -110,14 +118,16 @@ def load(cls, directory):
 
     directory = Path(directory)
     manifest = _read_manifest(directory)
-    damages = KeyError, OSError, RuntimeError, SafetensorError, TypeError, ValueError
     try:
-        return _read(cls, directory, manifest)
-    except damages as error:
+        net, module = _read(cls, directory, manifest)
+        _attach(net, *module, stacklevel=4)
+    except (*_DAMAGES, SafetensorError) as error:
         raise ValueError(
             f"The classifier in {str(directory)!r} is incomplete or damaged: "
             f"{type(error).__name__}: {error}. Save it again."
         ) from error
+    net.initialized_ = True
+    return net
 
 
 def _read(cls, directory, manifest):
@@ -135,28 +145,50 @@ def _read(cls, directory, manifest):
         "tokenizer": files,
         "weights": weights,
     }
-    net = cls(**{k: _decode(v) for k, v in manifest["parameters"].items()})
+    parameters = {k: _decode(v) for k, v in manifest["parameters"].items()}
+    net = cls(**parameters)
+    check_names(net)
+    if not parameters.keys() <= net.get_params(deep=False).keys():
+        raise ValueError(f"{MANIFEST} has parameters that are none")
     net.classes_inferred_ = _decode(manifest["classes"])
+    if len(net.classes_inferred_) != parts["architecture"]["n_classes"]:
+        raise ValueError(f"{MANIFEST} names another number of classes")
     for name in _FITTED:
         setattr(net, name, _decode(manifest["fitted"][name]))
     net.angles_ = angles
     net.initialize_history()
     for epoch in manifest["history"]:
-        net.history.append(epoch)
-    _attach(net, *_build(parts))
-    net.initialized_ = True
-    return net
+        net.history.append({**epoch, "batches": []})
+    return net, _build(parts)
 
 
 def _check_target(directory):
     if directory.is_dir():
-        if any(directory.iterdir()) and not (directory / MANIFEST).is_file():
+        names = {path.name for path in directory.iterdir()}
+        foreign = names - {MANIFEST, WEIGHTS, CONFIG, TOKENIZER}
+        if foreign or (names and MANIFEST not in names):
             raise ValueError(
-                f"{str(directory)!r} holds other files; save to a new or empty "
-                "directory, or over an earlier save."
+                f"{str(directory)!r} holds other files, such as "
+                f"{min(foreign or names)!r}; save to a new or empty directory, or over "
+                "an earlier save."
             )
     elif directory.exists():
         raise ValueError(f"{str(directory)!r} is a file; save() needs a directory.")
+
+
+def _put_in_place(aside, directory):
+    """Rename a complete directory; the earlier save is deleted after that."""
+    if not directory.exists():
+        os.replace(aside, directory)
+        return
+    old = aside.with_name(f"{aside.name}-old")
+    os.replace(directory, old)
+    try:
+        os.replace(aside, directory)
+    except BaseException:
+        os.replace(old, directory)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def _write(directory, net, parts):
@@ -170,6 +202,8 @@ def _write(directory, net, parts):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
     (directory / CONFIG).write_text(json.dumps(parts["config"], indent=2), "utf-8")
+    # safetensors lets nobody but the owner read its file
+    shutil.copymode(directory / CONFIG, directory / WEIGHTS)
     manifest = {
         "format": FORMAT_VERSION,
         "architecture": parts["architecture"],
@@ -191,7 +225,7 @@ def _read_manifest(directory):
     try:
         manifest = json.loads(path.read_text("utf-8"))
         version = manifest["format"]
-    except (ValueError, KeyError, TypeError) as error:
+    except _DAMAGES as error:
         raise ValueError(f"{str(path)!r} is damaged: {error!r}.") from error
     if version != FORMAT_VERSION:
         raise ValueError(
@@ -223,6 +257,13 @@ def _parts_of(net):
     }
 
 
+def _on_cpu(module):
+    """The module, or a copy of it if it is elsewhere: no device is in the file."""
+    if all(parameter.device.type == "cpu" for parameter in module.parameters()):
+        return module
+    return copy.deepcopy(module).cpu()
+
+
 def _build(parts):
     """Encoder and tokenizer of the parts that `_parts_of` returned."""
     backbone, tokenizer = backbone_from_parts(parts["config"], parts["tokenizer"])
@@ -234,12 +275,16 @@ def _build(parts):
     return encoder.eval(), tokenizer
 
 
-def _attach(net, encoder, tokenizer):
+def _attach(net, encoder, tokenizer, *, stacklevel):
     net.tokenizer_ = tokenizer
     try:
         resolve_device(net.device)
     except ValueError as error:
-        warnings.warn(f"{error} The classifier now has device=None.", stacklevel=4)
+        warnings.warn(
+            f"{error} The classifier now has device=None.",
+            UserWarning,
+            stacklevel=stacklevel,
+        )
         net.device = None
     with net._current_init_context("module"):
         net.module_ = encoder.to(resolve_device(net.device))
@@ -258,12 +303,19 @@ def _encode_parameters(net):
     defaults = type(net)().get_params(deep=False)
     encoded, lost = {}, []
     for name, value in net.get_params(deep=False).items():
-        if name in defaults and value is defaults[name]:
+        default = defaults.get(name, _encode)  # which is the value of no parameter
+        if value is default:
             continue
         try:
             encoded[name] = _encode(value)
         except TypeError:
             lost.append(name)
+        else:
+            if type(value) is type(default) and value == default:
+                del encoded[name]
+    # parameters of a part that is lost would reach the default one
+    lost += [name for name in encoded if name.partition("__")[0] in lost]
+    encoded = {name: value for name, value in encoded.items() if name not in lost}
     if lost:
         warnings.warn(
             f"save() cannot store {', '.join(sorted(lost))}: only numbers, texts and "
@@ -278,7 +330,7 @@ def _encode_parameters(net):
 def _encode(value):
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
-    if isinstance(value, np.generic):
+    if isinstance(value, np.generic) and value.dtype.kind in "biuf":
         return value.item()
     if isinstance(value, (os.PathLike, torch.device)):
         return str(value)
@@ -288,7 +340,7 @@ def _encode(value):
         return {"tuple": [_encode(item) for item in value]}
     if isinstance(value, dict):
         return {"dict": [[_encode(k), _encode(v)] for k, v in value.items()]}
-    if isinstance(value, np.ndarray):
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biufUO":
         dtype = value.dtype.str if value.dtype.kind != "O" else "object"
         return {"array": [_encode(v) for v in value.tolist()], "dtype": dtype}
     raise TypeError(type(value).__name__)
@@ -308,7 +360,7 @@ def _decode(value):
 
 
 def _plain_epoch(epoch):
-    """History of one epoch as JSON: its numbers, without the batches'."""
-    plain = {k: v for k, v in epoch.items() if k != "batches"}
-    plain = {k: v.item() if isinstance(v, np.generic) else v for k, v in plain.items()}
-    return {**plain, "batches": []}
+    """History of one epoch as JSON: its numbers and texts, without the batches'."""
+    plain = {k: v.item() if isinstance(v, np.generic) else v for k, v in epoch.items()}
+    scalars = (bool, int, float, str, type(None))
+    return {k: v for k, v in plain.items() if isinstance(v, scalars)}
