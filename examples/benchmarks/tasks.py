@@ -1,0 +1,81 @@
+"""The tasks that the benchmarks read: a folder per task with TSV files."""
+
+import json
+import platform
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[2]
+DATA_DIR = ROOT.parent / "shared" / "data"
+RESULTS = Path(__file__).resolve().parent / "results"
+
+#: Part of each task that scores are read from: test, or dev where there is no test.
+TASKS = {
+    "rte": "dev",
+    "mrpc": "test",
+    "cola": "dev",
+    "sst2": "test",
+    "sst2_sentences": "test",
+    "qnli": "dev",
+    "qqp_sample": "dev",
+    "trec": "test",
+    "banking77": "test",
+    "ag_news": "test",
+}
+
+
+def load_part(task, part, data_dir=DATA_DIR):
+    """Texts (or pairs) and labels of one part of a task."""
+    from sklearn_acl.datasets import read_table
+
+    table = read_table(Path(data_dir) / task / f"{part}.tsv.gz")
+    return table.texts, np.array(table.labels)
+
+
+def sample(texts, labels, n, seed):
+    """`n` random rows, the same for every method that is given the same seed."""
+    if n is None or n >= len(texts):
+        return texts, labels
+    rows = np.random.default_rng(seed).permutation(len(texts))[:n]
+    return [texts[i] for i in rows], labels[rows]
+
+
+def load_task(task, *, n_train, seed, n_test=None, data_dir=DATA_DIR):
+    """(train texts, train labels, test texts, test labels) of a task."""
+    train = sample(*load_part(task, "train", data_dir), n_train, seed)
+    test = sample(*load_part(task, TASKS[task], data_dir), n_test, 0)
+    return *train, *test
+
+
+def append_line(path, record):
+    """Append one finished run to a JSON-lines file."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(record, sort_keys=True) + "\n")
+
+
+def read_lines(path):
+    """Finished runs of a JSON-lines file; none if there is no file yet."""
+    path = Path(path)
+    if not path.is_file():
+        return []
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines() if line]
+
+
+def versions():
+    """Versions that results depend on."""
+    import sklearn
+    import torch
+    import transformers
+
+    import sklearn_acl
+
+    return {
+        "python": platform.python_version(),
+        "scikit-learn": sklearn.__version__,
+        "sklearn_acl": sklearn_acl.__version__,
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+    }
