@@ -482,6 +482,15 @@ def test_parts_depend_on_the_backbone_alone(tiny_backbone, family):
     assert backbone_to_parts(*backbone_from_parts(*parts)) == parts
 
 
+def test_parts_hold_no_path_of_the_makers_machine(copied):
+    file = copied / "tokenizer_config.json"
+    names = ("special_tokens_map_file", "tokenizer_file", "name_or_path")
+    paths = {name: f"/home/maker/{name}.json" for name in names}
+    file.write_text(json.dumps(json.loads(file.read_text()) | paths))
+    _, files = backbone_to_parts(*load_backbone(copied))
+    assert not any(b"/home/maker" in content for content in files.values())
+
+
 def test_rebuilt_weights_are_placeholders(tiny_bert):
     model, _ = backbone_from_parts(*backbone_to_parts(*load_backbone(tiny_bert)))
     matrices = [p for p in model.parameters() if p.ndim == 2]

@@ -95,7 +95,9 @@ def files_of(folder):
 
 def third_party_imports(folder):
     """Names of installed packages that the files of a folder import, at any depth."""
-    beside = {path.stem for part in ("tests", "examples") for path in files_of(part)}
+    beside = {
+        path.stem for part in ("tests", "examples", "docs") for path in files_of(part)
+    }
     local = beside | {"sklearn_acl"}
     found = set()
     for path in files_of(folder):
@@ -120,6 +122,7 @@ def importable(requirements):
         ("sklearn_acl", ["bundled", "plot"]),
         ("tests", ["bundled", "plot", "test"]),
         ("examples", ["bundled", "plot", "bench"]),
+        ("docs", ["docs"]),
     ],
 )
 def test_every_import_is_declared(folder, extras):
@@ -129,7 +132,7 @@ def test_every_import_is_declared(folder, extras):
     assert undeclared <= optional
 
 
-@pytest.mark.parametrize("extra", [None, "bundled", "plot", "test", "bench"])
+@pytest.mark.parametrize("extra", [None, *PROJECT["optional-dependencies"]])
 def test_constraints_pin_versions_that_the_project_allows(extra):
     for requirement in declared(extra):
         pin = CONSTRAINTS[canonicalize_name(requirement.name)]
