@@ -19,16 +19,6 @@ __all__ = [
     "load_backbone",
 ]
 
-# entries of the tokenizer's configuration that say where its files once lay
-_TOKENIZER_PATHS = (
-    "name_or_path",
-    "tokenizer_file",
-    "vocab_file",
-    "special_tokens_map_file",
-    "is_local",
-    "local_files_only",
-)
-
 # entries of a model's configuration that can make transformers fetch and run code
 _CODE_ENTRIES = ("auto_map", "attn_implementation", "experts_implementation")
 
@@ -98,14 +88,11 @@ def backbone_to_parts(model, tokenizer):
         tokenizer.save_pretrained(folder)
         paths = sorted(path for path in Path(folder).rglob("*") if path.is_file())
         files = {p.relative_to(folder).as_posix(): p.read_bytes() for p in paths}
-    drop = {"tokenizer_config.json": dict.fromkeys(_TOKENIZER_PATHS)}
-    # left over from the tokenizer's latest call; every call sets them anew
-    clear = {"tokenizer.json": {"truncation": None, "padding": None}}
-    for name in files.keys() & (drop.keys() | clear.keys()):
-        content = json.loads(files[name])
-        content = {k: v for k, v in content.items() if k not in drop.get(name, ())}
-        content |= clear.get(name, {})
-        files[name] = json.dumps(content, ensure_ascii=False).encode()
+    if "tokenizer.json" in files:
+        content = json.loads(files["tokenizer.json"])
+        # left over from the tokenizer's latest call; every call sets them anew
+        content |= {"truncation": None, "padding": None}
+        files["tokenizer.json"] = json.dumps(content, ensure_ascii=False).encode()
     return config_dict, files
 
 

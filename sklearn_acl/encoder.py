@@ -1,13 +1,11 @@
 """A transformers encoder with exits after its layers.
 
-The forward pass is the model's own. A hook at the entry of every layer takes the hidden
-states that exits read and stops the pass where no deeper layer is wanted, so an exit
-reads exactly what the next layer would have read.
+The forward pass is the model's own, stopped after the deepest layer asked for, so an
+exit reads exactly what the next layer would have read.
 """
 
 import inspect
 import numbers
-import threading
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -15,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from .families import family_of
+from .layer_run import hook_layers, run_until
 
 _POOLINGS = ("mean", "cls")
 
@@ -127,7 +126,7 @@ class MultiExitEncoder(nn.Module):
         # never trained and never read: it must not reach an optimizer or a file
         if getattr(backbone, "pooler", None) is not None:
             backbone.pooler = None
-        _hook_layers(self.family.layer_modules(backbone))
+        hook_layers(self.family.layer_modules(backbone))
         self._accepted = accepted_inputs(backbone)
         n_features = backbone.config.hidden_size
         self.heads = nn.ModuleList(
@@ -241,7 +240,7 @@ class MultiExitEncoder(nn.Module):
         inputs = {name: inputs[name] for name in self._accepted if name in inputs}
         last = layers[-1]
         at_end = self.family.ends_model(self.backbone, last)
-        states, output = _run_until(self.backbone, inputs, layers)
+        states, output = run_until(self.backbone, inputs, layers)
         norm = self.family.apply_final_norm
         states = {k: norm(self.backbone, hidden) for k, hidden in states.items()}
         if at_end:
@@ -321,81 +320,6 @@ def accepted_inputs(backbone) -> tuple[str, ...]:
     if "token_type_ids" in known and getattr(backbone.config, "type_vocab_size", 2) > 1:
         names.append("token_type_ids")
     return tuple(names)
-
-
-# --- running a model up to a layer ---------------------------------------------------
-
-
-class _Stop(Exception):
-    """Raised at the entry of a layer to end a forward pass; never leaves this module"""
-
-
-class _Run:
-    """One forward pass: which layers have finished, and what was taken from them."""
-
-    def __init__(self, wanted):
-        self.wanted = wanted
-        self.finished = 0
-        self.states = {}
-
-    def enter_layer(self, hidden):
-        if self.finished in self.wanted:
-            self.states[self.finished] = hidden
-        if self.finished == self.wanted[-1]:
-            raise _Stop
-        self.finished += 1
-
-
-class _LayerEntry:
-    """Forward pre-hook of every layer; does nothing outside a run of this module.
-
-    Layers are counted, not recognised: a family may call one module for several.
-    """
-
-    def __call__(self, layer, args, kwargs):
-        run = getattr(_current, "run", None)
-        if run is not None:
-            run.enter_layer(args[0] if args else kwargs["hidden_states"])
-
-
-# A run belongs to its thread, so threads may share an encoder.
-_current = threading.local()
-
-
-def _hook_layers(layers):
-    for layer in layers:
-        hooks = layer._forward_pre_hooks.values()
-        # a second encoder around the same backbone must not count each layer twice
-        if not any(isinstance(hook, _LayerEntry) for hook in hooks):
-            layer.register_forward_pre_hook(_LayerEntry(), with_kwargs=True)
-
-
-def _run_until(backbone, inputs, layers):
-    """Run a hooked model until the last of the (ascending) layers has finished.
-
-    Returns the inputs of the layers that follow the wanted ones, by the number of the
-    wanted one, and the model's output, or None if it was stopped before its end.
-    """
-    run = _Run(layers)
-    outer = getattr(_current, "run", None)
-    _current.run = run
-    try:
-        output = backbone(
-            **inputs,
-            return_dict=True,
-            output_hidden_states=False,
-            output_attentions=False,
-        )
-    except _Stop:
-        output = None
-    finally:
-        _current.run = outer
-    if run.finished != layers[-1]:
-        raise RuntimeError(
-            f"{type(backbone).__name__} ran {run.finished} layers where {layers[-1]} "
-            "were expected; this version of transformers may not be supported."
-        )
-    return run.states, output
 
 
 def _ascending(name, numbers_, allowed):

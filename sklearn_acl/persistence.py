@@ -137,8 +137,10 @@ def _read(cls, directory, manifest):
     angles = weights.pop(ANGLES).numpy()
     config = json.loads((directory / CONFIG).read_text("utf-8"))
     folder = directory / TOKENIZER
-    paths = sorted(path for path in folder.rglob("*") if path.is_file())
-    files = {p.relative_to(folder).as_posix(): p.read_bytes() for p in paths}
+    # names are looked up among the files there are: none leads out of the directory
+    paths = [path for path in folder.rglob("*") if path.is_file()]
+    found = {path.relative_to(folder).as_posix(): path for path in paths}
+    files = {name: found[name].read_bytes() for name in manifest["tokenizer"]}
     parts = {
         "architecture": manifest["architecture"],
         "config": config,
@@ -207,6 +209,7 @@ def _write(directory, net, parts):
     manifest = {
         "format": FORMAT_VERSION,
         "architecture": parts["architecture"],
+        "tokenizer": sorted(parts["tokenizer"]),
         "parameters": _encode_parameters(net),
         "classes": _encode(net.classes_),
         "fitted": {name: _encode(getattr(net, name)) for name in _FITTED},

@@ -35,7 +35,7 @@ def as_texts(X):
     numbers = np.asarray(X)
     if numbers.ndim != 2 or (numbers.size and isinstance(numbers.flat[0], str)):
         return X
-    bins = np.floor(4 * numbers.astype(float)).astype(int) % N_BINS
+    bins = np.floor(2 * numbers.astype(float)).astype(int) % N_BINS
     shifted = bins + N_BINS * np.arange(numbers.shape[1])
     texts = np.array(WORDS, dtype=object)[shifted % len(WORDS)]
     if texts.shape[1] != 2:
@@ -189,11 +189,7 @@ ON_THE_CLASS_ITSELF = {
 
 #: What a check needs to be learnt, where one pass at the default rate is too short.
 SETTINGS = {
-    "check_classifiers_train": {
-        "head_init": "linear_probe",
-        "lr": 1e-2,
-        "max_epochs": 3,
-    },
+    "check_classifiers_train": {"lr": 1e-3},
 }
 
 #: Checks at 1e-7 or closer: in single precision, other shapes round differently.
@@ -321,7 +317,8 @@ def test_tables_of_numbers_are_refused_before_a_backbone_loads(X, error, match):
 
 
 def test_weights_equal_repetitions_where_nothing_else_tells_them_apart(tiny_backbone):
-    # one batch, no dropout, cross-entropy: a weight of 2 is the text twice
+    # one batch, no dropout, cross-entropy from random heads: a weight of 2 is the text
+    # twice. (Started heads leave a text out of its own class mean, once or twice.)
     backbone = tiny_backbone(
         "bert",
         num_hidden_layers=2,
@@ -330,6 +327,7 @@ def test_weights_equal_repetitions_where_nothing_else_tells_them_apart(tiny_back
     )
     clf = ACLClassifier(
         backbone,
+        head_init="random",
         criterion__contrastive=None,
         module__dropout=0.0,
         lr=1e-3,
@@ -344,5 +342,5 @@ def test_weights_equal_repetitions_where_nothing_else_tells_them_apart(tiny_back
     repeated = clone(clf).fit(texts.repeat(weights), labels.repeat(weights))
     unweighted = clone(clf).fit(texts, labels)
     expected = repeated.predict_proba_exits(texts)
-    np.testing.assert_allclose(weighted.predict_proba_exits(texts), expected, atol=1e-4)
+    np.testing.assert_allclose(weighted.predict_proba_exits(texts), expected, atol=1e-5)
     assert abs(unweighted.predict_proba_exits(texts) - expected).max() > 1e-2

@@ -275,7 +275,7 @@ def test_two_classes(make, y, dtype):
     assert classifier.decision_function(X).shape == (len(X),)
 
 
-@pytest.mark.parametrize("head_init", ["centroid", "linear_probe", "random"])
+@pytest.mark.parametrize("head_init", ["centroid", "lda", "linear_probe", "random"])
 def test_an_absent_class_keeps_its_column(make, head_init):
     classes = ["weather", "art", "sport", "food"]
     classifier = make(classes=classes, head_init=head_init).fit(X, Y)
@@ -301,7 +301,7 @@ def test_classes_may_leave_one_class_or_come_with_the_first_partial_fit(make):
 # -- weights ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("head_init", ["centroid", "random"])
+@pytest.mark.parametrize("head_init", ["lda", "random"])
 def test_weights_of_one_change_nothing(make, head_init):
     plain = make(head_init=head_init).fit(X, Y)
     ones = make(head_init=head_init).fit(X, Y, sample_weight=np.ones(len(X), int))
@@ -310,7 +310,7 @@ def test_weights_of_one_change_nothing(make, head_init):
     assert_same_model(by_class, plain)
 
 
-@pytest.mark.parametrize("head_init", ["centroid", "random"])
+@pytest.mark.parametrize("head_init", ["lda", "random"])
 def test_balanced_classes_are_sample_weights(make, head_init):
     y = ["food"] * 5 + ["sport"] * 3 + ["weather"]
     balanced = make(head_init=head_init, class_weight="balanced").fit(X, y)
@@ -330,7 +330,7 @@ def test_class_weights_multiply_sample_weights(make):
     assert_same_model(both, make().fit(X, Y, sample_weight=product))
 
 
-@pytest.mark.parametrize("head_init", ["centroid", "random"])
+@pytest.mark.parametrize("head_init", ["lda", "random"])
 def test_a_text_of_weight_zero_has_no_cross_entropy(steady, head_init):
     # a contrastive term still compares other texts with it
     settings = {"head_init": head_init, "criterion__contrastive": None}

@@ -160,7 +160,7 @@ def test_no_deeper_layer_runs(fitted, exit_layer):
 
 
 @pytest.mark.parametrize("family", ["bert", "albert", "modernbert"])
-@pytest.mark.parametrize("head_init", ["centroid", "random"])
+@pytest.mark.parametrize("head_init", ["lda", "random"])
 def test_a_shallower_model_equals_the_exit_at_the_start(
     tiny_backbone, family, head_init
 ):
