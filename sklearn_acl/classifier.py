@@ -437,9 +437,7 @@ class ACLClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MultiExit
             (move(inputs, device), labels, weights)
             for inputs, labels, weights in ordered_batches(train, self.batch_size)
         )
-        initialize_heads(
-            self.module_, batches, method=self.head_init, seed=self.seed_
-        )
+        initialize_heads(self.module_, batches, method=self.head_init, seed=self.seed_)
 
     # -- prediction ----------------------------------------------------------
 

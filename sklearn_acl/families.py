@@ -30,6 +30,9 @@ class Family:
         Whether the model can be built with a pooler, which exits do not use.
     shared_layers : bool, default=False
         Whether a module of the list serves several layers in a row.
+    first_position : int or None, default=0
+        Entry of the position table that the first token has: those before it are for
+        padding. None is the one after ``config.pad_token_id``.
     """
 
     name: str
@@ -38,6 +41,15 @@ class Family:
     final_norm: str | None = None
     pooler: bool = False
     shared_layers: bool = False
+    first_position: int | None = 0
+
+    def n_positions(self, config) -> int | None:
+        """Tokens that have a position, or None where the table sets no limit."""
+        positions = getattr(config, "max_position_embeddings", None)
+        if not positions or positions < 0:
+            return None
+        first = self.first_position
+        return positions - (config.pad_token_id + 1 if first is None else first)
 
     def layer_modules(self, backbone) -> nn.ModuleList:
         """List of the modules that serve the layers, each once."""
@@ -100,9 +112,21 @@ FAMILIES = {
     family.name: family
     for family in (
         Family("bert", "encoder.layer", "output.dense", pooler=True),
-        Family("roberta", "encoder.layer", "output.dense", pooler=True),
-        Family("xlm-roberta", "encoder.layer", "output.dense", pooler=True),
-        Family("mpnet", "encoder.layer", "output.dense", pooler=True),
+        Family(
+            "roberta",
+            "encoder.layer",
+            "output.dense",
+            pooler=True,
+            first_position=None,
+        ),
+        Family(
+            "xlm-roberta",
+            "encoder.layer",
+            "output.dense",
+            pooler=True,
+            first_position=None,
+        ),
+        Family("mpnet", "encoder.layer", "output.dense", pooler=True, first_position=2),
         Family("electra", "encoder.layer", "output.dense"),
         Family("deberta-v2", "encoder.layer", "output.dense"),
         Family("distilbert", "transformer.layer", "ffn.lin2"),

@@ -2,6 +2,8 @@
 
 from numbers import Integral
 
+from .families import family_of
+
 # Read when neither model nor tokenizer knows a limit.
 _DEFAULT_LIMIT = 512
 # A tokenizer that knows no limit says 1e30.
@@ -33,7 +35,7 @@ def resolve_max_length(max_length, tokenizer, config, *, pair=False):
         the special tokens, or exceeds the positions the model has. A tokenizer's own
         limit, often lower, may be exceeded.
     """
-    positions = _positions(config)
+    positions = family_of(config).n_positions(config)
     if max_length is None:
         limits = [tokenizer.model_max_length, positions or _DEFAULT_LIMIT]
         return int(min(limit for limit in limits if limit < _UNLIMITED))
@@ -50,19 +52,3 @@ def resolve_max_length(max_length, tokenizer, config, *, pair=False):
         f"{'pair' if pair else 'text'}"
         + (f" and has {highest} positions." if highest else ".")
     )
-
-
-def _positions(config):
-    """Tokens the model has positions for, or None where it has no such limit."""
-    positions = getattr(config, "max_position_embeddings", None)
-    if not positions or positions < 0:
-        return None
-    return positions - _first_position(config)
-
-
-def _first_position(config):
-    """Number of the first token's position: the first entries may be for padding."""
-    # numbered from padding_idx + 1, as in fairseq; MPNet fixes padding_idx
-    if config.model_type in ("roberta", "xlm-roberta", "camembert"):
-        return config.pad_token_id + 1
-    return 2 if config.model_type == "mpnet" else 0

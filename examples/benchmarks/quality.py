@@ -166,7 +166,9 @@ def report(args):
             if (ln["n_train"], ln["epochs"], str(ln["set"])) == (n_train, epochs, extra)
         ]
         print(f"\n{n_train} training texts, {epochs} epochs, set {extra}")
-        print(f"{'task':16}{'variant':22}{'seeds':>6}{'mean':>8}{'exit 1':>8}{'last':>8}")
+        print(
+            f"{'task':16}{'variant':22}{'seeds':>6}{'mean':>8}{'exit 1':>8}{'last':>8}"
+        )
         for task in TASKS:
             for variant in [*VARIANTS, "logistic_regression"]:
                 _print_row(part, task, variant)

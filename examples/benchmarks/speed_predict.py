@@ -149,7 +149,9 @@ def bench(task, args):
         accepted=accepted_inputs(clf.module_.backbone),
     )
     ours, unsorted = padding_share(tokens.lengths, args.batch_size)
-    print(f"{task}: padding tokens {ours:.1%}; in the order of the texts {unsorted:.1%}")
+    print(
+        f"{task}: padding tokens {ours:.1%}; in the order of the texts {unsorted:.1%}"
+    )
     rate = forward_operations(clf, tokens.lengths) / seconds(
         lambda: clf.predict_proba(test), args.repeats
     )
