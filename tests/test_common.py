@@ -189,7 +189,7 @@ ON_THE_CLASS_ITSELF = {
 
 #: What a check needs to be learnt, where one pass at the default rate is too short.
 SETTINGS = {
-    "check_classifiers_train": {"lr": 1e-3},
+    "check_classifiers_train": {"head_init": "linear_probe"},
 }
 
 #: Checks at 1e-7 or closer: in single precision, other shapes round differently.
