@@ -21,7 +21,7 @@ from .inference import (
 )
 from .labels import decode_labels, encode_labels, training_weights
 from .losses import ACLLoss
-from .net import UNUSED_PARAMETERS, MultiExitNet
+from .net import UNUSED_PARAMETERS, MultiExitNet, may_be_parameter
 from .parameters import check_parameters, resolve_device
 from .randomness import draw_seed, seeded
 from .text import check_texts
@@ -225,11 +225,12 @@ class ACLClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MultiExit
         use_caching=False,
         **kwargs,
     ):
-        unused = sorted(set(kwargs) & set(UNUSED_PARAMETERS))
-        if unused:
-            raise TypeError(
-                f"{type(self).__name__} has no parameter {unused[0]!r} of skorch's."
-            )
+        for name in kwargs:
+            if not may_be_parameter(name):
+                owner = " of skorch's" if name in UNUSED_PARAMETERS else ""
+                raise TypeError(
+                    f"{type(self).__name__} has no parameter {name!r}{owner}."
+                )
         super().__init__(
             module,
             criterion=criterion,

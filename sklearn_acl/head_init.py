@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 import torch
-from scipy.linalg import solve_triangular
+from scipy.linalg import cho_factor, cho_solve
 from scipy.optimize import minimize_scalar
 from scipy.special import logsumexp
 
 from .frozen_embeddings import ExitTexts, embed_texts
 
-_SHRINKAGE = 0.2
+_SHRINKAGE = 0.3
+_FOLDS = 5
 _PROBE_C = 0.1
 _SMOOTHING = 0.01
 # embeddings lie in [-1, 1]; what differs by less is rounding of single precision
@@ -40,8 +41,8 @@ def initialize_heads(encoder, batches: Iterable, *, method="lda", seed=0) -> Non
           times a scale: a nearest-centroid classifier with the classes' frequencies
           as priors.
         - "lda": the same with distances in the metric of the texts' covariance within
-          classes, shrunk by 0.2 towards a multiple of the identity: linear
-          discriminant analysis.
+          classes, shrunk by 0.3 towards a multiple of the identity: linear
+          discriminant analysis, with a cross-validated scale.
         - "linear_probe": a logistic regression (C = 0.1 on embeddings centred and
           divided by their overall standard deviation); linear probing before
           fine-tuning, Kumar et al. 2022, arXiv 2202.10054.
@@ -61,7 +62,7 @@ def initialize_heads(encoder, batches: Iterable, *, method="lda", seed=0) -> Non
     Class means use all texts; the scale, the covariance and the probe a seeded sample
     of at most 4,000, in which each class keeps a quota and is weighted by its share of
     all texts. Texts of weight zero count as absent. The scale minimises the
-    cross-entropy of the sample with each text left out of its own class mean.
+    cross-entropy of sampled texts that had no part in what they are compared with.
 
     A class without texts gets a random row of the other rows' mean norm, and a bias
     that puts it below the likeliest class for every text of the sample.
@@ -87,15 +88,13 @@ def initialize_heads(encoder, batches: Iterable, *, method="lda", seed=0) -> Non
 # --- linear classifiers of frozen embeddings ----------------------------------------
 
 
-def centroid_classifier(texts: ExitTexts, whitener=None) -> Classifier:
+def centroid_classifier(texts: ExitTexts) -> Classifier:
     """Nearest class mean, as linear scores.
 
     Parameters
     ----------
     texts : ExitTexts
         One exit.
-    whitener : ndarray of shape (D, D), default=None
-        Distances are Euclidean after multiplication by it; None is the identity.
 
     Returns
     -------
@@ -104,34 +103,29 @@ def centroid_classifier(texts: ExitTexts, whitener=None) -> Classifier:
         Scores are ``log prior - scale / 2 * squared distance``, up to a term that is
         the same for all classes. Zero for classes without texts.
     """
-    present, center = texts.present, texts.center
-    weight, bias = np.zeros_like(texts.means), np.zeros(len(texts.mass))
-    bias[present] = log_prior = np.log(texts.mass[present] / texts.mass.sum())
-    means = texts.means[present] - center  # (K, D)
+    means = texts.means[texts.present] - texts.center  # (K, D)
     if np.abs(means).max() < _NOISE:
-        return weight, bias
-    embeddings = texts.embeddings - center  # (n, D)
-    if whitener is not None:
-        means, embeddings = means @ whitener, embeddings @ whitener
-    scale = _fit_scale(means, embeddings, log_prior, texts)
-    rows = scale * means if whitener is None else scale * means @ whitener.T
-    weight[present] = rows
-    bias[present] -= scale / 2 * (means**2).sum(axis=1) + rows @ center
-    return weight, bias
+        return _prior_only(texts)
+    scale = _leave_one_out_scale(means, texts)
+    return _distance_scores(texts, means, means, scale)
 
 
 def lda_classifier(texts: ExitTexts) -> Classifier:
-    """Nearest class mean in the metric of the covariance within classes."""
+    """Nearest class mean in the metric of the covariance within classes.
+
+    The covariance is shrunk by 0.3 towards a multiple of the identity. The scale
+    minimises the cross-entropy of texts that had no part in means and covariance (in
+    five folds), so embeddings that say little of the classes start near the priors.
+    """
+    means = texts.means[texts.present] - texts.center  # (K, D)
     residuals = texts.embeddings - texts.means[texts.codes]
-    covariance = (residuals * texts.shares[:, None]).T @ residuals / len(residuals)
-    variance = np.trace(covariance) / len(covariance)
-    if variance < _NOISE**2:
+    if min(np.abs(residuals).max(), np.abs(means).max()) < _NOISE:
         return centroid_classifier(texts)
-    covariance *= 1 - _SHRINKAGE
-    covariance[np.diag_indices_from(covariance)] += _SHRINKAGE * variance
-    factor = np.linalg.cholesky(covariance)
-    identity = np.eye(len(factor))
-    return centroid_classifier(texts, solve_triangular(factor, identity, lower=True).T)
+    scale = _held_out_scale(texts)
+    if scale is None:
+        return centroid_classifier(texts)
+    mapped = _times_inverse_covariance(means, residuals, texts.shares)
+    return _distance_scores(texts, means, mapped, scale)
 
 
 def probe_classifier(texts: ExitTexts) -> Classifier:
@@ -170,38 +164,120 @@ _METHODS: dict[str, Callable[[ExitTexts], Classifier] | None] = {
 }
 
 
-def _fit_scale(means, embeddings, log_prior, texts):
-    """Scale of the squared distances that minimises the cross-entropy of the sample.
+def _times_inverse_covariance(rows, residuals, shares):
+    """Rows (K, D) times the inverse of the shrunk covariance of residuals (n, D)."""
+    covariance = (residuals * shares[:, None]).T @ residuals / shares.sum()
+    variance = np.trace(covariance) / len(covariance)
+    covariance *= 1 - _SHRINKAGE
+    covariance[np.diag_indices_from(covariance)] += _SHRINKAGE * variance
+    return cho_solve(cho_factor(covariance), rows.T).T
 
-    A text is left out of its own class mean, which multiplies its distance to that
-    mean by n / (n - 1); without this, classes of few texts look easier than they are.
+
+def _prior_only(texts):
+    weight, bias = np.zeros_like(texts.means), np.zeros(len(texts.mass))
+    bias[texts.present] = np.log(texts.mass[texts.present] / texts.mass.sum())
+    return weight, bias
+
+
+def _distance_scores(texts, means, mapped_means, scale):
+    """Linear scores of ``log prior - scale / 2 * squared distance``.
+
+    means (K, D), of the present classes, are relative to the center; mapped_means are
+    the means times the matrix of the metric.
     """
-    # at its own class mean, a text then gets about half of the probability
-    typical = np.log(len(means) + 1) / np.mean((means**2).sum(axis=1))
+    weight, bias = _prior_only(texts)
+    rows = scale * mapped_means
+    weight[texts.present] = rows
+    bias[texts.present] -= (rows * means).sum(axis=1) / 2 + rows @ texts.center
+    return weight, bias
+
+
+def _held_out_scale(texts):
+    """Scale of least cross-entropy on held-out folds; None if nothing can be held."""
+    columns = np.searchsorted(texts.present, texts.codes)  # (n,)
+    embeddings = texts.embeddings - texts.center
+    folds = _rank_in_class(columns) % _FOLDS
+    distances = np.full((len(columns), len(texts.present)), np.nan)
+    for fold in range(_FOLDS):
+        held, rest = folds == fold, folds != fold
+        means, mass = _class_means(embeddings, columns, texts.weights * rest)
+        held &= mass[columns] > 0  # a text alone in its class has no mean without it
+        residuals = (embeddings - means[columns])[rest]
+        if held.any() and np.abs(residuals).max() > _NOISE:
+            mapped = _times_inverse_covariance(means, residuals, texts.shares[rest])
+            distances[held] = _distances(embeddings[held], means, mapped)
+            distances[np.ix_(held, mass == 0)] = np.inf
+    kept = ~np.isnan(distances[:, 0])
+    if not kept.any():
+        return None
+    log_prior = np.log(texts.mass[texts.present] / texts.mass.sum())
+    smoothing = _SMOOTHING / 10  # held-out texts bound the scale by themselves
+    return _fit_scale(
+        distances[kept], columns[kept], log_prior, texts.shares[kept], smoothing
+    )
+
+
+def _rank_in_class(columns):
+    """How many texts of its class come before each text."""
+    order = np.argsort(columns, kind="stable")
+    first = np.searchsorted(columns[order], columns[order])
+    rank = np.empty(len(columns), np.int64)
+    rank[order] = np.arange(len(columns)) - first
+    return rank
+
+
+def _class_means(embeddings, columns, weights):
+    """Weighted means (K, D) and masses (K,) of the classes; 0 for one without texts."""
+    n_present = columns.max() + 1
+    mass = np.bincount(columns, weights, minlength=n_present)
+    sums = np.zeros((n_present, embeddings.shape[1]))
+    np.add.at(sums, columns, embeddings * weights[:, None])
+    return sums / np.where(mass > 0, mass, 1)[:, None], mass
+
+
+def _distances(embeddings, means, mapped):
+    """Squared distances (n, K) in the metric of the mapped means, but a term per row"""
+    return (mapped * means).sum(axis=1) - 2 * embeddings @ mapped.T
+
+
+def _leave_one_out_scale(means, texts):
+    """Scale of the squared distances to the means; each text is left out of its own.
+
+    That multiplies its distance to its mean by n / (n - 1); without it, classes of few
+    texts look easier than they are.
+    """
     own = np.searchsorted(texts.present, texts.codes)  # (n,) columns
-    mass = texts.mass[texts.codes]
-    rest = 1 - texts.weights / mass
+    rest = 1 - texts.weights / texts.mass[texts.codes]
     kept = rest > 1e-6  # a text alone in its class has no mean without it
     if not kept.any():
-        return typical
-    rows, own, rest = np.arange(kept.sum()), own[kept], rest[kept]
-    embeddings, shares = embeddings[kept], texts.shares[kept]
-    distances = (
-        (embeddings**2).sum(axis=1, keepdims=True)
-        - 2 * embeddings @ means.T
-        + (means**2).sum(axis=1)
-    )  # (n, K)
-    distances[rows, own] /= rest**2
+        # at its own class mean, a text then gets about half of the probability
+        return np.log(len(means) + 1) / np.mean((means**2).sum(axis=1))
+    own, rest = own[kept], rest[kept]
+    embeddings = texts.embeddings[kept] - texts.center
+    distances = _distances(embeddings, means, means)  # (n, K)
+    distances += (embeddings**2).sum(axis=1, keepdims=True)
+    distances[np.arange(len(own)), own] /= rest**2
+    log_prior = np.log(texts.mass[texts.present] / texts.mass.sum())
+    return _fit_scale(distances, own, log_prior, texts.shares[kept], _SMOOTHING)
+
+
+def _fit_scale(distances, own, log_prior, shares, smoothing):
+    """Scale of squared distances (n, K) that minimises cross-entropy."""
+    rows = np.arange(len(own))
     # equal terms in a row change nothing but keep the numbers small
-    distances -= distances.min(axis=1, keepdims=True)
+    distances = distances - distances.min(axis=1, keepdims=True)
+    finite = np.isfinite(distances)
+    n_finite = finite.sum(axis=1)
+    typical = 1 / max(distances[finite].mean(), np.finfo(float).tiny)
 
     def cross_entropy(log_scale):
         scores = log_prior - np.exp(log_scale) / 2 * distances
         # without smoothing the scale of classes that separate has no bound
-        target = (1 - _SMOOTHING) * scores[rows, own] + _SMOOTHING * scores.mean(axis=1)
+        mean = np.where(finite, scores, 0).sum(axis=1) / n_finite
+        target = (1 - smoothing) * scores[rows, own] + smoothing * mean
         return np.average(logsumexp(scores, axis=1) - target, weights=shares)
 
-    bounds = np.log(typical) + np.array([-7, 7])
+    bounds = np.log(typical) + np.array([-9, 9])
     return np.exp(minimize_scalar(cross_entropy, bounds=bounds, method="bounded").x)
 
 

@@ -51,7 +51,7 @@ def encode_labels(y, *, classes=None, n_rows=None, require_two=True):
         if kind not in (None, expected):
             raise TypeError(
                 f"y holds labels of type {kind} ({_at(y, 0)}) but classes holds labels "
-                f"of type {expected}; convert one of them."
+                f"of type {expected}; convert one of them.{_hint(y, kind, classes)}"
             )
     encoder = LabelEncoder()
     codes = encoder.fit_transform(y).astype(np.int64)
@@ -203,6 +203,17 @@ def _check_classes(classes):
             f"classes must hold at least two labels; got {_listed(ordered)}."
         )
     return ordered, kind
+
+
+def _hint(y, kind, classes):
+    """Advice for labels that look like positions in the classes."""
+    if kind != "number" or y.min() != 0 or y.max() >= len(classes):
+        return ""
+    return (
+        " Where scikit-learn numbers the labels before it fits (cross_val_predict of "
+        "probabilities, VotingClassifier, StackingClassifier), pass "
+        f"classes=range({len(classes)})."
+    )
 
 
 def _recode(codes, present, classes):

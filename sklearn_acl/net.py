@@ -30,8 +30,13 @@ from .parameters import resolve_device
 from .strategies import exits_of
 from .training_data import ordered_batches, row_numbers, training_batches
 
-#: Parameters of skorch that have no meaning here; `fit` refuses to be given them.
+#: Parameters of skorch that have no meaning here.
 UNUSED_PARAMETERS = ("compile", "dataset", "predict_nonlinearity", "torch_load_kwargs")
+
+
+def may_be_parameter(name):
+    """Whether a name is neither private, nor a fitted attribute, nor unused here."""
+    return name[0] != "_" and name[-1] != "_" and name not in UNUSED_PARAMETERS
 
 
 class MultiExitNet(NeuralNetClassifier):
@@ -44,16 +49,31 @@ class MultiExitNet(NeuralNetClassifier):
 
     def _get_param_names(self):
         # skorch reads __dict__: keep what is private out of get_params and clone
-        names = [k for k in self.__dict__ if k[0] != "_" and k[-1] != "_"]
-        return [name for name in names if name not in UNUSED_PARAMETERS]
+        return [name for name in self.__dict__ if may_be_parameter(name)]
 
     def set_params(self, **params):
-        """Set parameters; nothing is checked, loaded or re-initialised before `fit`.
+        """Set parameters; no value is checked, nothing loaded before `fit`.
+
+        Parameters
+        ----------
+        **params
+            New values by name.
 
         Returns
         -------
         self
+
+        Raises
+        ------
+        ValueError
+            If there is no parameter of that name.
         """
+        for name in params:
+            if not may_be_parameter(name):
+                raise ValueError(
+                    f"Invalid parameter {name!r} for estimator {type(self).__name__}; "
+                    "get_params() lists the valid ones."
+                )
         if "callbacks" in params:
             # skorch would build them here, and fail if they cannot be built
             self.callbacks = params.pop("callbacks")

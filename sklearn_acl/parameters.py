@@ -139,7 +139,21 @@ def resolve_device(device):
                 f"device={device!r} is not there: torch sees {count} CUDA devices. "
                 "Use device=None to take what the machine has."
             )
+    elif resolved.type != "cpu":
+        _check_other_device(resolved)
     return resolved
+
+
+def _check_other_device(device):
+    """Raise ValueError if a device, such as 'mps', cannot compute here."""
+    try:
+        torch.zeros(1, device=device).cpu()
+    except (AssertionError, ImportError, RuntimeError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(
+            f"device={str(device)!r} cannot be used here: {reason} Use device=None to "
+            "take what the machine has."
+        ) from error
 
 
 def check_names(estimator):

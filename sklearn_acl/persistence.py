@@ -17,6 +17,7 @@ import torch
 
 from .backbones import NoRandomInit, backbone_from_parts, backbone_to_parts
 from .encoder import MultiExitEncoder
+from .json_values import decode, encode
 from .parameters import check_names, resolve_device
 
 FORMAT_VERSION = 1
@@ -147,16 +148,16 @@ def _read(cls, directory, manifest):
         "tokenizer": files,
         "weights": weights,
     }
-    parameters = {k: _decode(v) for k, v in manifest["parameters"].items()}
+    parameters = {k: decode(v) for k, v in manifest["parameters"].items()}
     net = cls(**parameters)
     check_names(net)
     if not parameters.keys() <= net.get_params(deep=False).keys():
         raise ValueError(f"{MANIFEST} has parameters that are none")
-    net.classes_inferred_ = _decode(manifest["classes"])
+    net.classes_inferred_ = decode(manifest["classes"])
     if len(net.classes_inferred_) != parts["architecture"]["n_classes"]:
         raise ValueError(f"{MANIFEST} names another number of classes")
     for name in _FITTED:
-        setattr(net, name, _decode(manifest["fitted"][name]))
+        setattr(net, name, decode(manifest["fitted"][name]))
     net.angles_ = angles
     net.initialize_history()
     for epoch in manifest["history"]:
@@ -211,8 +212,8 @@ def _write(directory, net, parts):
         "architecture": parts["architecture"],
         "tokenizer": sorted(parts["tokenizer"]),
         "parameters": _encode_parameters(net),
-        "classes": _encode(net.classes_),
-        "fitted": {name: _encode(getattr(net, name)) for name in _FITTED},
+        "classes": encode(net.classes_),
+        "fitted": {name: encode(getattr(net, name)) for name in _FITTED},
         "history": [_plain_epoch(epoch) for epoch in net.history],
     }
     (directory / MANIFEST).write_text(json.dumps(manifest, indent=2), "utf-8")
@@ -296,9 +297,10 @@ def _attach(net, encoder, tokenizer, *, stacklevel):
     net._initialize_criterion()
     net.initialized_ = initialized
     net.optimizer_ = net.scaler_ = None
+    net.virtual_params_ = {}  # of a pickle made in the middle of a training
 
 
-# -- values as JSON ----------------------------------------------------------
+# -- parameters and history as JSON ------------------------------------------
 
 
 def _encode_parameters(net):
@@ -306,11 +308,11 @@ def _encode_parameters(net):
     defaults = type(net)().get_params(deep=False)
     encoded, lost = {}, []
     for name, value in net.get_params(deep=False).items():
-        default = defaults.get(name, _encode)  # which is the value of no parameter
+        default = defaults.get(name, encode)  # which is the value of no parameter
         if value is default:
             continue
         try:
-            encoded[name] = _encode(value)
+            encoded[name] = encode(value)
         except TypeError:
             lost.append(name)
         else:
@@ -328,38 +330,6 @@ def _encode_parameters(net):
             stacklevel=5,
         )
     return encoded
-
-
-def _encode(value):
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    if isinstance(value, np.generic) and value.dtype.kind in "biuf":
-        return value.item()
-    if isinstance(value, (os.PathLike, torch.device)):
-        return str(value)
-    if isinstance(value, list):
-        return {"list": [_encode(item) for item in value]}
-    if isinstance(value, tuple):
-        return {"tuple": [_encode(item) for item in value]}
-    if isinstance(value, dict):
-        return {"dict": [[_encode(k), _encode(v)] for k, v in value.items()]}
-    if isinstance(value, np.ndarray) and value.dtype.kind in "biufUO":
-        dtype = value.dtype.str if value.dtype.kind != "O" else "object"
-        return {"array": [_encode(v) for v in value.tolist()], "dtype": dtype}
-    raise TypeError(type(value).__name__)
-
-
-def _decode(value):
-    if not isinstance(value, dict):
-        return value
-    if "array" in value:
-        values = [_decode(item) for item in value["array"]]
-        return np.array(values, dtype=value["dtype"])
-    if "dict" in value:
-        return {_decode(k): _decode(v) for k, v in value["dict"]}
-    if "tuple" in value:
-        return tuple(_decode(item) for item in value["tuple"])
-    return [_decode(item) for item in value["list"]]
 
 
 def _plain_epoch(epoch):

@@ -131,6 +131,7 @@ def training_batches(dataset, batch_size, *, seed, loader=DataLoader, **kwargs):
         data,
         batch_sampler=_RowSampler(sampler, rows),
         collate_fn=data.collate,
+        generator=torch.Generator().manual_seed(seed),
         **kwargs,
     )
 
@@ -143,6 +144,9 @@ def ordered_batches(dataset, batch_size, *, loader=DataLoader, **kwargs):
         data,
         batch_sampler=_Batches([rows[batch] for batch in batches]),
         collate_fn=data.collate,
+        # a loader draws a number as it starts: not from the generator of dropout, which
+        # would make the training depend on what is monitored
+        generator=torch.Generator(),
         **kwargs,
     )
 

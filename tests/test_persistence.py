@@ -17,13 +17,13 @@ import joblib
 import numpy as np
 import pytest
 import torch
-from skorch.callbacks import Callback, EarlyStopping, LRScheduler
-from skorch.dataset import ValidSplit
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
+from skorch.callbacks import Callback, EarlyStopping, LRScheduler
+from skorch.dataset import ValidSplit
 from tiny import FAMILIES, LABELS, TEXTS, make_tiny_backbone
 
 from sklearn_acl import ACLClassifier, persistence
@@ -156,7 +156,8 @@ def fresh(tmp_path_factory):
     environment = {k: v for k, v in os.environ.items() if not k.startswith("HF_")}
     environment |= {"HF_HOME": str(folder / "cache"), "PYTHONWARNINGS": "ignore"}
     root = str(Path(__file__).parents[1])
-    environment["PYTHONPATH"] = os.pathsep.join([root, environment.get("PYTHONPATH", "")])
+    paths = [root, environment.get("PYTHONPATH", "")]
+    environment["PYTHONPATH"] = os.pathsep.join(paths)
     done = subprocess.run(
         [sys.executable, "-c", FRESH, str(folder)],
         env=environment,
@@ -295,7 +296,8 @@ def test_unfitted_classifier_pickles(backbone):
     assert params == expected
     with pytest.raises(NotFittedError):
         loaded.predict(X)
-    assert_same(make(backbone).fit(X, Y), pickle.loads(pickle.dumps(make(backbone))).fit(X, Y))
+    unfitted = pickle.loads(pickle.dumps(make(backbone)))
+    assert_same(make(backbone).fit(X, Y), unfitted.fit(X, Y))
 
 
 def test_search_and_pipeline_pickle(backbone):
@@ -340,9 +342,8 @@ def test_directory_round_trip(fitted, saved):
     np.testing.assert_array_equal(loaded.transform(NEW), fitted.transform(NEW))
     assert loaded.angles_.dtype == np.float32
     np.testing.assert_array_equal(loaded.angles_, fitted.angles_)
-    assert loaded.history[:, ("epoch", "train_loss", "angle_mean", "dur")] == (
-        fitted.history[:, ("epoch", "train_loss", "angle_mean", "dur")]
-    )
+    names = ("epoch", "train_loss", "angle_mean", "dur")
+    assert loaded.history[:, names] == fitted.history[:, names]
     assert not loaded.module_.training
     loaded.save(str(saved))  # over itself, by another name
     assert_same(fitted, ACLClassifier.load(str(saved)))
@@ -412,9 +413,8 @@ def test_labels_come_back_with_their_type(clf, tmp_path, labels):
     """As if fitted with them: only the names of the classes differ."""
     clf.classes_inferred_ = np.unique(np.resize(labels, 3))
     if len(clf.classes_) == 2:
-        head = clf.module_.heads
-        for part in head:
-            part.classifier = torch.nn.Linear(32, 2)
+        for head in clf.module_.heads:
+            head.classifier = torch.nn.Linear(32, 2)
     clf.save(tmp_path / "saved")
     loaded = ACLClassifier.load(tmp_path / "saved")
     assert loaded.classes_.dtype == clf.classes_.dtype
@@ -481,7 +481,12 @@ def test_parameters_round_trip(clf, saved):
     """Values and types survive; defaults are not written."""
     manifest = json.loads((saved / "sklearn_acl.json").read_text("utf-8"))
     assert set(manifest["parameters"]) == {
-        "backbone", "max_epochs", "batch_size", "random_state", "verbose", "device"
+        "backbone",
+        "max_epochs",
+        "batch_size",
+        "random_state",
+        "verbose",
+        "device",
     }
     clf.set_params(**PARAMETERS)
     with warnings.catch_warnings():
@@ -565,9 +570,7 @@ def test_history_of_any_kind_can_be_saved(backbone, tmp_path):
 
 
 @pytest.mark.parametrize("how", ["pickle", "directory"])
-def test_loaded_classifier_trains_on_as_the_original_would(
-    fitted, pickled, saved, how
-):
+def test_loaded_classifier_trains_on_as_the_original_would(fitted, pickled, saved, how):
     """partial_fit and fit give the same weights as without storing, to the bit."""
     original = copy.deepcopy(fitted)
     loaded = pickle.loads(pickled) if how == "pickle" else ACLClassifier.load(saved)
@@ -944,7 +947,7 @@ def test_save_makes_parents_and_takes_an_empty_directory(fitted, tmp_path):
     for target in (tmp_path / "a" / "b" / "c", tmp_path / "empty"):
         fitted.save(target)
         assert {path.name for path in target.iterdir()} == FILES
-        assert [path.name for path in target.parent.iterdir() if path.name[0] == "."] == []
+        assert list(target.parent.glob(".*")) == []
     with pytest.raises(ValueError, match="is a file"):
         fitted.save(tmp_path / "empty" / "backbone.json")
 
@@ -983,8 +986,10 @@ def test_failure_in_the_middle_keeps_the_earlier_save(
     def fail(*args, **kwargs):
         raise OSError("disk full")
 
+    names = {"config": "backbone.json", "manifest": "sklearn_acl.json"}
+
     def write_text(path, *args, **kwargs):
-        if path.name == {"config": "backbone.json", "manifest": "sklearn_acl.json"}[step]:
+        if path.name == names[step]:
             fail()
         path.write_bytes(args[0].encode())
 

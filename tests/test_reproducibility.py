@@ -330,14 +330,13 @@ def _kind(cls):
 
 def fit_once(make, kind):
     settings = {
-        "plain": {},
         "encoder": {"gate_scope": "encoder", "gradient_accumulation_steps": 2},
         "split": {"train_split": ValidSplit(3), "head_init": "lda"},
     }[kind]
     return make(**settings).fit(X, Y)
 
 
-@pytest.mark.parametrize("kind", ["plain", "encoder", "split"])
+@pytest.mark.parametrize("kind", ["encoder", "split"])
 def test_nothing_of_a_training_survives(make, kind):
     before = alive()
     classifier = fit_once(make, kind)

@@ -4,6 +4,7 @@ import copy
 import gc
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from sklearn.metrics import f1_score, log_loss
 from skorch.callbacks import (
     Callback,
     Checkpoint,
@@ -22,7 +24,6 @@ from skorch.callbacks import (
     LRScheduler,
 )
 from skorch.dataset import ValidSplit
-from sklearn.metrics import f1_score, log_loss
 from tiny import LABELS, TEXTS
 from torch.utils.data import Subset
 
@@ -166,7 +167,7 @@ def test_biases_and_norms_are_not_decayed_and_heads_learn_faster(encoder):
 
 
 def test_user_groups_take_precedence_and_frozen_parameters_are_left_out(encoder):
-    named = [(name, torch.nn.Parameter(p.data)) for name, p in encoder.named_parameters()]
+    named = [(name, torch.nn.Parameter(p)) for name, p in encoder.named_parameters()]
     for name, parameter in named:
         parameter.requires_grad = "embeddings" not in name
     groups = parameter_groups(
@@ -335,9 +336,8 @@ def test_small_gradients_are_not_scaled_up(make):
 
 def mean_log_loss(clf, texts, labels):
     """What `valid_loss` should be, from probabilities alone."""
-    return np.mean(
-        [log_loss(labels, p, labels=clf.classes_) for p in clf.predict_proba_exits(texts)]
-    )
+    exits = clf.predict_proba_exits(texts)
+    return np.mean([log_loss(labels, p, labels=clf.classes_) for p in exits])
 
 
 class Scripted(Callback):
@@ -453,7 +453,10 @@ def in_second_epoch(net):
 def test_checkpoint_writes_and_restores_the_best_epoch(make, tmp_path):
     recorder, best = Recorder(), 1
     checkpoint = Checkpoint(
-        monitor=in_second_epoch, dirname=str(tmp_path / "cp"), load_best=True
+        monitor=in_second_epoch,
+        dirname=str(tmp_path / "cp"),
+        f_pickle="net.pickle",
+        load_best=True,
     )
     clf = make(callbacks=[recorder, checkpoint], max_epochs=3)
     clf.fit(X, Y)
@@ -462,6 +465,10 @@ def test_checkpoint_writes_and_restores_the_best_epoch(make, tmp_path):
     assert_same_weights(copy_of_weights(clf), recorder.weights[best])
     assert (tmp_path / "cp" / "optimizer.pt").stat().st_size > 0
     assert (tmp_path / "cp" / "history.json").stat().st_size > 0
+    with open(tmp_path / "cp" / "net.pickle", "rb") as file:
+        loaded = pickle.load(file)  # made in the middle of a training
+    np.testing.assert_array_equal(loaded.predict_proba(X), clf.predict_proba(X))
+    loaded.set_params(lr=1e-3, callbacks=None).partial_fit(X, Y)
 
 
 def test_callback_parameters_are_reached_by_prefix(make):
@@ -626,7 +633,8 @@ def split_of(counts, split, seed=0):
 @pytest.mark.parametrize("counts", [[20, 30], [8, 9, 10, 40], [12] * 5])
 def test_stratified_split_is_a_partition_with_equal_shares(counts, cv, seed):
     share = cv if cv < 1 else 1 / cv
-    rows, train, valid, messages = split_of(counts, ValidSplit(cv, stratified=True), seed)
+    split = ValidSplit(cv, stratified=True)
+    rows, train, valid, messages = split_of(counts, split, seed)
     assert messages == []
     both = np.concatenate([train.indices, valid.indices])
     assert sorted(both) == list(range(len(rows)))
@@ -696,7 +704,8 @@ def test_fit_with_a_split_holds_its_rows_out_of_training(make):
     class Batches(Callback):
         def on_batch_begin(self, net, batch, training, **kwargs):
             if training:
-                seen.extend(tuple(row[row > 0].tolist()) for row in batch[0]["input_ids"])
+                rows = batch[0]["input_ids"]
+                seen.extend(tuple(row[row > 0].tolist()) for row in rows)
 
     split = ValidSplit(0.25, stratified=True)
     clf = make(train_split=split, callbacks=[Batches()])

@@ -119,13 +119,18 @@ def run(args):
                     "variant": variant,
                     "seed": seed,
                     "n_train": args.n_train,
+                    "n_test": args.n_test,
                     "epochs": args.epochs,
                     "set": extra,
                 }
                 if any(key.items() <= line.items() for line in read_lines(args.out)):
                     continue
                 data = load_task(
-                    task, n_train=args.n_train, seed=seed, data_dir=args.data_dir
+                    task,
+                    n_train=args.n_train,
+                    n_test=args.n_test,
+                    seed=seed,
+                    data_dir=args.data_dir,
                 )
                 train, test = data[:2], data[2:]
                 if variant == "logistic_regression":
@@ -228,6 +233,7 @@ def main():
     parser.add_argument("--variants", nargs="+", default=["default"])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--n-train", type=int, default=1500)
+    parser.add_argument("--n-test", type=int, help="default: all rows")
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--threads", type=int)
     parser.add_argument("--set", nargs="*", default=[], metavar="PARAMETER=VALUE")
