@@ -84,7 +84,7 @@ def search(clf, texts, labels, args):
         {"criterion__lam": [0.0], "exit_layer": exits},
         {
             "criterion__lam": [0.5],
-            "angle_threshold": [90.0, None],
+            "angle_threshold": [80.0, None],
             "exit_layer": exits,
         },
     ]

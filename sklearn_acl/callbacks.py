@@ -4,12 +4,18 @@ import sys
 import traceback
 
 import tqdm
-from skorch.callbacks import Callback, EarlyStopping, LRScheduler, ProgressBar
+from skorch.callbacks import (
+    Callback,
+    EarlyStopping,
+    LRScheduler,
+    PrintLog,
+    ProgressBar,
+)
 from torch.optim.lr_scheduler import LambdaLR
 
 
-class LinearDecay:
-    """Factor of the learning rate: linear warm-up, then linear decay to zero.
+class WarmupDecay:
+    """Factor of the learning rate: linear warm-up, then linear decay or none.
 
     Parameters
     ----------
@@ -18,15 +24,20 @@ class LinearDecay:
     warmup : float
         Share of the steps over which the rate rises from near zero to its full
         value, in [0, 1].
+    decay : {"linear", "constant"}
+        "linear" falls to zero at the last step.
     """
 
-    def __init__(self, n_steps, warmup):
+    def __init__(self, n_steps, warmup, decay):
         self.n_steps = n_steps
         self.n_warmup = int(round(warmup * n_steps))
+        self.decay = decay
 
     def __call__(self, step):
         if step < self.n_warmup:
             return (step + 1) / (self.n_warmup + 1)
+        if self.decay == "constant":
+            return 1.0
         return max(0.0, (self.n_steps - step) / max(1, self.n_steps - self.n_warmup))
 
 
@@ -36,7 +47,7 @@ class WarmupScheduler(LRScheduler):
     Parameters
     ----------
     warmup : float, default=0.1
-        Share of the steps spent warming up.
+        Share of the steps spent warming up; `partial_fit` has no warm-up.
     decay : {"linear", "constant"}, default="linear"
         What follows the warm-up.
     """
@@ -47,28 +58,48 @@ class WarmupScheduler(LRScheduler):
         self.decay = decay
 
     def on_train_begin(self, net, X=None, **kwargs):
-        constant = self.decay == "constant" or X.constant_lr
-        factor = constant_factor if constant else LinearDecay(X.n_steps, self.warmup)
-        self.lr_scheduler_ = LambdaLR(net.optimizer_, factor)
+        shape = (0.0, "constant") if X.constant_lr else (self.warmup, self.decay)
+        self.lr_scheduler_ = LambdaLR(net.optimizer_, WarmupDecay(X.n_steps, *shape))
 
     def on_train_end(self, net, **kwargs):
         self.lr_scheduler_ = None  # it holds the optimizer, which holds two copies
-
-
-def constant_factor(step):
-    """Learning-rate factor of a training without a schedule."""
-    return 1.0
 
 
 class BatchProgressBar(ProgressBar):
     """skorch's progress bar, absent with `verbose=0` and outside a terminal."""
 
     def on_epoch_begin(self, net, **kwargs):
-        super_tqdm = net.verbose and (self._use_notebook() or sys.stderr.isatty())
-        if super_tqdm:
+        # a program without a console has no stderr, and one of its own no isatty
+        is_terminal = getattr(sys.stderr, "isatty", bool)()
+        if net.verbose and (self._use_notebook() or is_terminal):
             super().on_epoch_begin(net, **kwargs)
         else:
             self.pbar_ = tqdm.tqdm(disable=True)
+
+
+class EpochLog(PrintLog):
+    """skorch's line per epoch, absent where a program has no standard output."""
+
+    def on_epoch_end(self, net, **kwargs):
+        if sys.stdout is not None:
+            super().on_epoch_end(net, **kwargs)
+
+
+#: What only a validation part puts into the history.
+_FROM_VALIDATION = ("valid_loss", "valid_acc", "valid_loss_best", "valid_acc_best")
+
+
+def check_monitored(callbacks):
+    """Raise for callbacks that monitor what a training without validation lacks."""
+    for name, callback in callbacks:
+        monitor = getattr(callback, "monitor", None)
+        if isinstance(monitor, str) and monitor in _FROM_VALIDATION:
+            raise ValueError(
+                f"The callback {name!r} monitors {monitor!r}, but nothing is "
+                "validated: pass train_split=skorch.dataset.ValidSplit(5) or "
+                "fit(validation_data=(X, y)), or monitor 'train_loss'. partial_fit "
+                "never validates."
+            )
 
 
 def raised_by_callback(error):

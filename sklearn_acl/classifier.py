@@ -22,7 +22,7 @@ from .inference import (
 from .labels import decode_labels, encode_labels, training_weights
 from .losses import ACLLoss
 from .net import UNUSED_PARAMETERS, MultiExitNet, may_be_parameter
-from .parameters import check_parameters, resolve_device
+from .parameters import check_batch_size, check_parameters, resolve_device
 from .randomness import draw_seed, seeded
 from .text import check_texts
 from .tokens import resolve_max_length, tokenize
@@ -33,6 +33,9 @@ from .training_data import (
     ordered_batches,
     split_rows,
 )
+
+#: Parameters that a fitted network cannot change, short of fitting anew.
+_STRUCTURE = ("backbone", "n_layers", "pooling", "strategy", "max_length")
 
 
 class ACLClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MultiExitNet):
@@ -121,8 +124,8 @@ class ACLClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MultiExit
         the deepest. Used by prediction only.
     random_state : int, RandomState instance or None, default=None
         Governs initialisation, dropout, shuffling and splitting. An integer makes two
-        fits equal to the bit on the same machine, thread count and versions. The
-        global random generators are neither used nor changed.
+        fits on a CPU equal to the bit for the same machine, thread count and versions.
+        Torch's global generator is seeded for the fit and put back afterwards.
     module : type, default=MultiExitEncoder
         The network; ``module__dropout`` sets the dropout of the exits.
     optimizer : type, default=torch.optim.AdamW
@@ -330,7 +333,7 @@ class ACLClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MultiExit
         check_parameters(self)
         warm = self.__sklearn_is_fitted__()
         if warm and classes is not None:
-            given = np.unique(np.asarray(classes))
+            _, given = encode_labels(classes, require_two=False, name="classes")
             if not np.array_equal(given, self.classes_):
                 raise ValueError(
                     f"classes={classes!r} differs from the classes of the first call, "
@@ -346,8 +349,11 @@ class ACLClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MultiExit
 
     def _fit_checked(self, data, valid, *, warm, epochs, constant_lr=False):
         self.seed_ = draw_seed(self.random_state)
-        with seeded(self.seed_):
-            if not warm:
+        # a caller may have switched gradients off
+        with seeded(self.seed_), torch.inference_mode(False), torch.enable_grad():
+            if warm:
+                self._check_still_fits()
+            else:
                 self._start(data)
             rows = self._tokenize_rows(data)
             held_out = None if valid is None else self._tokenize_rows(valid)
@@ -359,7 +365,7 @@ class ACLClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MultiExit
                 self.restart_training_parts()
             else:
                 self._start_heads(train)
-            step_size = self.batch_size * self.gradient_accumulation_steps
+            step_size = self.training_batch_size * self.gradient_accumulation_steps
             n_steps = -(-len(train) // step_size) * epochs
             self.run_training(
                 TrainingSet(train, held_out, n_steps=n_steps, constant_lr=constant_lr),
@@ -418,12 +424,24 @@ class ACLClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MultiExit
         self.n_text_columns_ = data.texts.n_columns
         self.initialize()
         resolve_exit_layer(self.exit_layer, self.exit_layer_numbers_)
+        self.structure_ = {name: getattr(self, name) for name in _STRUCTURE}
         self.max_length_ = resolve_max_length(
             self.max_length,
             self.tokenizer_,
             self.module_.backbone.config,
             pair=self.n_text_columns_ == 2,
         )
+
+    def _check_still_fits(self):
+        """Raise if a parameter asks for another network than the one that goes on."""
+        resolve_exit_layer(self.exit_layer, self.exit_layer_numbers_)
+        for name, fitted in self.structure_.items():
+            if getattr(self, name) != fitted:
+                raise ValueError(
+                    f"{name}={getattr(self, name)!r} differs from the fitted model's "
+                    f"{fitted!r}, which partial_fit and warm_start go on from. Set it "
+                    "back, or call fit without warm_start."
+                )
 
     def _tokenize_rows(self, data):
         storage = "arrow" if data.texts.is_memory_mapped else "memory"
@@ -560,6 +578,7 @@ class ACLClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MultiExit
 
     def _read_exits(self, X, exits, read):
         """Array (n_exits, n_samples, ...) of what `read` takes from the outputs."""
+        check_batch_size("batch_size", self.batch_size)
         texts = self._check_new_texts(X)
         shape, dtype = read.shape(self.module_), read.dtype
         result = np.empty((len(exits), len(texts), shape), dtype=dtype)

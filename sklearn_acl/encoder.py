@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from .families import family_of
 from .layer_run import hook_layers, run_until
 
-_POOLINGS = ("mean", "cls")
+POOLINGS = ("mean", "cls")
 
 
 class ExitOutputs(NamedTuple):
@@ -115,8 +115,8 @@ class MultiExitEncoder(nn.Module):
         self, backbone, n_classes, *, exit_layers=None, pooling="mean", dropout=0.1
     ):
         super().__init__()
-        if pooling not in _POOLINGS:
-            raise ValueError(f"pooling must be one of {_POOLINGS}; got {pooling!r}.")
+        if pooling not in POOLINGS:
+            raise ValueError(f"pooling must be one of {POOLINGS}; got {pooling!r}.")
         self.family = family_of(backbone.config)
         self.n_layers = self.family.n_layers(backbone)
         every = range(1, self.n_layers + 1)
@@ -132,6 +132,7 @@ class MultiExitEncoder(nn.Module):
         self.heads = nn.ModuleList(
             ExitHead(n_features, n_classes, dropout) for _ in self.exit_layer_numbers
         )
+        self.heads.to(backbone.dtype)  # whatever torch's default is
 
     def forward(
         self, inputs: Mapping[str, Tensor], exits: Iterable[int] | None = None

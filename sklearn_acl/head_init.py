@@ -162,6 +162,7 @@ _METHODS: dict[str, Callable[[ExitTexts], Classifier] | None] = {
     "linear_probe": probe_classifier,
     "random": None,
 }
+HEAD_INITS = tuple(_METHODS)
 
 
 def _times_inverse_covariance(rows, residuals, shares):

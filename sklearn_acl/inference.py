@@ -12,7 +12,7 @@ from .tokens import length_sorted_batches, tokenize
 CHUNK_ROWS = 8192
 
 
-def resolve_exit_layer(exit_layer, exit_layer_numbers, *, name="exit_layer"):
+def resolve_exit_layer(exit_layer, exit_layer_numbers):
     """Layer number of the exit that answers.
 
     Parameters
@@ -21,8 +21,6 @@ def resolve_exit_layer(exit_layer, exit_layer_numbers, *, name="exit_layer"):
         1-based number of a layer with an exit; None is the deepest.
     exit_layer_numbers : tuple of int
         Layers that have a trained exit, ascending.
-    name : str, default="exit_layer"
-        How to call the value in an error.
 
     Returns
     -------
@@ -41,20 +39,20 @@ def resolve_exit_layer(exit_layer, exit_layer_numbers, *, name="exit_layer"):
     is_bool = isinstance(exit_layer, (bool, np.bool_))
     if is_bool or not isinstance(exit_layer, numbers.Integral):
         raise TypeError(
-            f"{name} must be an integer in 1..{deepest} or None, got {exit_layer!r} "
+            f"exit_layer must be an integer in 1..{deepest} or None, got {exit_layer!r} "
             f"of type {type(exit_layer).__name__}."
         )
     if exit_layer in exit_layer_numbers:
         return int(exit_layer)
     if len(exit_layer_numbers) == 1:
         raise ValueError(
-            f"{name}={exit_layer}: this model has one exit, after layer {deepest}. "
+            f"exit_layer={exit_layer}: this model has one exit, after layer {deepest}. "
             f"Fit with strategy='joint' to train an exit after every layer, or with "
             f"n_layers={exit_layer} for a shallower model; exit_layer may be None or "
             f"{deepest} here."
         )
     raise ValueError(
-        f"{name}={exit_layer} is out of range: the exits of this model sit after "
+        f"exit_layer={exit_layer} is out of range: the exits of this model sit after "
         f"layers {exit_layer_numbers[0]}..{deepest}. Use one of these or None."
     )
 

@@ -13,7 +13,7 @@ from sklearn.utils.validation import column_or_1d
 _N_NAMED = 5  # how many offending labels a message lists
 
 
-def encode_labels(y, *, classes=None, n_rows=None, require_two=True):
+def encode_labels(y, *, classes=None, n_rows=None, require_two=True, name="y"):
     """Replace labels by their positions in the sorted classes.
 
     Parameters
@@ -29,6 +29,8 @@ def encode_labels(y, *, classes=None, n_rows=None, require_two=True):
         Number of texts, to be compared with the number of labels.
     require_two : bool, default=True
         Whether fewer than two classes are an error.
+    name : str, default="y"
+        How to call the labels in an error.
 
     Returns
     -------
@@ -45,7 +47,7 @@ def encode_labels(y, *, classes=None, n_rows=None, require_two=True):
     TypeError
         For labels of mixed or unsupported types.
     """
-    y, kind = _check_labels(y, "y", n_rows)
+    y, kind = _check_labels(y, name, n_rows)
     if classes is not None:
         classes, expected = _check_classes(classes)
         if kind not in (None, expected):
@@ -108,6 +110,8 @@ def check_weights(sample_weight, n_rows):
     """
     if sample_weight is None:
         return None
+    if np.ma.is_masked(sample_weight):
+        raise ValueError("sample_weight has masked entries; give every text a weight.")
     try:
         weights = check_array(
             sample_weight,
@@ -302,6 +306,8 @@ def _to_array(values, name):
         )
     if issparse(values):
         raise ValueError(_several_labels(name, "is a sparse matrix"))
+    if np.ma.is_masked(values):
+        values = values.astype(object).filled(None)
     # np.ndim is not for all that np.asarray reads
     if hasattr(values, "__array__") and np.asarray(values).ndim > 0:
         array = np.asarray(values)
@@ -391,7 +397,9 @@ def _kind_of_type(python_type):
 def _to_plain_dtype(array, kind):
     if kind == "str":
         # members of a string Enum count as their values
-        return np.array([str.__str__(label) for label in array], dtype=str)
+        array = np.array([str.__str__(label) for label in array], dtype=object)
+        plain = array.astype(str)  # would cut NUL characters off the end
+        return plain if (plain == array).all() else array
     plain = np.array(array.tolist())
     # integers beyond 64 bits stay Python objects: as floats they would run together
     return plain if (plain == array).all() else array

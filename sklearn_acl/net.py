@@ -6,19 +6,21 @@ from functools import partial
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator
+from sklearn.exceptions import ConvergenceWarning
 from skorch import NeuralNetClassifier
 from skorch.callbacks import (
     EpochTimer,
     GradientNormClipping,
     PassthroughScoring,
-    PrintLog,
 )
 from skorch.utils import TeeGenerator
 
 from .backbones import load_backbone
 from .callbacks import (
     BatchProgressBar,
+    EpochLog,
     WarmupScheduler,
+    check_monitored,
     raised_by_callback,
     release_training_state,
 )
@@ -106,7 +108,7 @@ class MultiExitNet(NeuralNetClassifier):
             ("valid_acc", PassthroughScoring("valid_acc", lower_is_better=False)),
             ("lr_scheduler", WarmupScheduler(self.warmup, self.lr_schedule)),
             ("progress_bar", BatchProgressBar()),
-            ("print_log", PrintLog()),
+            ("print_log", EpochLog()),
         ]
         if self.max_grad_norm is not None:
             clipping = GradientNormClipping(self.max_grad_norm)
@@ -173,6 +175,11 @@ class MultiExitNet(NeuralNetClassifier):
             dataset, step_size, seed=self.seed_, loader=loader, **kwargs
         )
 
+    @property
+    def training_batch_size(self):
+        """Texts per mini-batch of the training."""
+        return self.get_params_for("iterator_train").get("batch_size", self.batch_size)
+
     def check_data(self, X, y=None):
         """Nothing to do: `fit` has checked X and y."""
 
@@ -220,8 +227,9 @@ class MultiExitNet(NeuralNetClassifier):
             share = float(weights[rows].sum()) / total if total > 0 else 0.0
             return self._forward(part, labels[rows], weights[rows], share)
 
-        starts = range(0, len(labels), self.batch_size)
-        return [partial(forward, slice(i, i + self.batch_size)) for i in starts]
+        size = self.training_batch_size
+        starts = range(0, len(labels), size)
+        return [partial(forward, slice(i, i + size)) for i in starts]
 
     def _forward(self, inputs, labels, weights, share):
         device = next(self.module_.parameters()).device
@@ -270,19 +278,26 @@ class MultiExitNet(NeuralNetClassifier):
         first = len(self.step_angles_)
         super().run_single_epoch(iterator, training, prefix, step_fn, **fit_params)
         steps = np.array(self.step_angles_[first:], dtype=np.float32).reshape(-1, 2)
-        if not training or self.angle_threshold is None or not len(steps):
+        if not training or not len(steps) or not self.gate_is_on:
             return
         measured = np.isfinite(steps[:, 0])
-        if measured.any():
-            self.history.record("angle_mean", float(steps[measured, 0].mean()))
-            self.history.record("gated_share", float(steps[:, 1].mean()))
-        if not measured.all() and self.criterion_.has_contrastive:
+        angle = float(steps[measured, 0].mean()) if measured.any() else np.nan
+        self.history.record("angle_mean", angle)
+        self.history.record("gated_share", float(steps[:, 1].mean()))
+        if not measured.all():
             self.history.record("angle_undefined", int((~measured).sum()))
+
+    @property
+    def gate_is_on(self):
+        """Whether training measures angles."""
+        return self.angle_threshold is not None and self.criterion_.has_contrastive
 
     # -- a whole training ----------------------------------------------------
 
     def run_training(self, data, epochs):
         """Run the epochs of a `TrainingSet`; leave nothing of the training behind."""
+        if data.valid is None:
+            check_monitored(self.callbacks_)
         device = next(self.module_.parameters()).device
         fp16 = autocast_dtype(self.mixed_precision, device) is torch.float16
         self.scaler_ = torch.amp.GradScaler(device.type) if fp16 else None
@@ -302,10 +317,23 @@ class MultiExitNet(NeuralNetClassifier):
                         stacklevel=4,
                     )
             self.notify("on_train_end", X=data, y=labels)
+            self._warn_if_diverged()
         finally:
             angles = [angle for angle, _ in self.step_angles_]
             self.angles_ = np.array(angles, dtype=np.float32)
             self._release_training()
+
+    def _warn_if_diverged(self):
+        if not all(p.isfinite().all() for p in self.module_.parameters()):
+            warnings.warn(
+                "Training diverged: weights are no longer finite, and every prediction "
+                "will be NaN or the first class. Lower lr or head_lr_factor.",
+                ConvergenceWarning,
+                stacklevel=5,
+            )
+
+    def trim_for_prediction(self):
+        """Nothing to do: no optimizer or gradient outlives `fit`."""
 
     def _release_training(self):
         self.module_.zero_grad(set_to_none=True)

@@ -3,6 +3,7 @@
 import difflib
 import inspect
 import os
+from itertools import takewhile
 from numbers import Integral, Real
 
 import numpy as np
@@ -13,11 +14,10 @@ from sklearn.utils._param_validation import (
     validate_parameter_constraints,
 )
 
+from .encoder import POOLINGS
 from .gradients import GATE_SCOPES
+from .head_init import HEAD_INITS
 from .strategies import STRATEGIES
-
-POOLINGS = ("mean", "cls")
-HEAD_INITS = ("centroid", "lda", "linear_probe", "random")
 
 #: Parts whose parameters may be set with a prefix.
 PREFIXES = (
@@ -98,12 +98,6 @@ def check_parameters(estimator):
             )
     checked = {name: values[name] for name in CONSTRAINTS}
     validate_parameter_constraints(CONSTRAINTS, checked, caller_name=caller)
-    for name in ("lr", "head_lr_factor", "max_grad_norm", "angle_threshold"):
-        if values[name] is not None and not np.isfinite(values[name]):
-            raise ValueError(
-                f"The {name!r} parameter of {caller} must be finite, got "
-                f"{values[name]!r}."
-            )
     _check_backbone(values["backbone"])
     _check_text_columns(values["text_columns"])
     resolve_device(values["device"])
@@ -112,7 +106,16 @@ def check_parameters(estimator):
     _check_component(estimator, "optimizer", skip=("params",))
     for iterator in ("iterator_train", "iterator_valid"):
         _check_component(estimator, iterator, skip=_SET_BY_NET["iterator"])
+        batch_size = estimator.get_params_for(iterator).get("batch_size", 1)
+        check_batch_size(f"{iterator}__batch_size", batch_size)
     _check_dropout(estimator)
+    _check_callback_names(estimator)
+
+
+def check_batch_size(name, value):
+    """Raise ValueError for a batch size that is no integer above zero."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+        raise ValueError(f"{name}={value!r} must be an integer of at least 1.")
 
 
 def resolve_device(device):
@@ -158,7 +161,7 @@ def _check_other_device(device):
 
 def check_names(estimator):
     """Raise TypeError for parameters that nothing reads, such as a misspelt one."""
-    known = set(inspect.signature(type(estimator)).parameters)
+    known = _constructor_names(type(estimator))
     for name in estimator.get_params(deep=False):
         prefix, separator, _ = name.partition("__")
         if name in known or (separator and prefix in PREFIXES):
@@ -169,6 +172,17 @@ def check_names(estimator):
             f"{type(estimator).__name__} has no parameter {name!r}.{hint} Parameters "
             f"of its parts have the prefixes {', '.join(f'{p}__' for p in PREFIXES)}."
         )
+
+
+def _constructor_names(cls):
+    """Parameters of a class and of those that its constructor hands its own on to."""
+    names = set()
+    # skorch's constructor comes after ours in this order and has names unused here
+    for base in takewhile(lambda c: not c.__module__.startswith("skorch."), cls.mro()):
+        if "__init__" in vars(base):
+            parameters = inspect.signature(base.__init__).parameters.values()
+            names.update(p.name for p in parameters if p.kind is not p.VAR_KEYWORD)
+    return names - {"self"}
 
 
 def _check_backbone(backbone):
@@ -194,6 +208,21 @@ def _check_text_columns(columns):
             f"text_columns={columns!r} must be a column name, a list of one or two "
             "names, or None."
         )
+
+
+def _check_callback_names(estimator):
+    """Raise for parameters of callbacks that are not there; skorch ignores them."""
+    if estimator.callbacks == "disable":
+        there = set()
+    else:
+        there = {name for name, _ in estimator._uniquely_named_callbacks()}
+    for key in estimator.get_params_for("callbacks"):
+        name = key.partition("__")[0]
+        if name not in there:
+            raise ValueError(
+                f"callbacks__{key}: there is no callback {name!r}; there are: "
+                f"{', '.join(sorted(there)) or 'none'}."
+            )
 
 
 def _check_dropout(estimator):

@@ -45,7 +45,7 @@ _DAMAGES = (
     TypeError,
     ValueError,
 )
-_FITTED = ("max_length_", "text_columns_", "n_text_columns_", "seed_")
+_FITTED = ("max_length_", "text_columns_", "n_text_columns_", "seed_", "structure_")
 
 
 # -- pickle ------------------------------------------------------------------
@@ -103,7 +103,7 @@ def save(net, directory):
     _check_target(directory)
     parts = _parts_of(net)
     # written aside and renamed: a crash never leaves a half-written model in place
-    aside = directory.with_name(f".{directory.name}-{uuid.uuid4().hex}")
+    aside = _place_aside(directory) / f".{directory.name}-{uuid.uuid4().hex}"
     aside.mkdir(parents=True)
     try:
         _write(aside, net, parts)
@@ -179,8 +179,20 @@ def _check_target(directory):
         raise ValueError(f"{str(directory)!r} is a file; save() needs a directory.")
 
 
+def _place_aside(directory):
+    """Where to write first: next to the directory or, if it must stay, inside."""
+    if not directory.is_dir():
+        return directory.parent
+    is_in_use = directory == Path.cwd() or os.path.ismount(directory)
+    can_be_renamed = os.access(directory.parent, os.W_OK) and not is_in_use
+    return directory.parent if can_be_renamed else directory
+
+
 def _put_in_place(aside, directory):
     """Rename a complete directory; the earlier save is deleted after that."""
+    if aside.parent == directory:
+        _replace_content(aside, directory)
+        return
     if not directory.exists():
         os.replace(aside, directory)
         return
@@ -194,11 +206,31 @@ def _put_in_place(aside, directory):
     shutil.rmtree(old, ignore_errors=True)
 
 
+def _replace_content(aside, directory):
+    """Exchange what is in a directory; it has no manifest while files are moving."""
+    old = aside / "old"
+    old.mkdir()
+    names = (MANIFEST, TOKENIZER, CONFIG, WEIGHTS)
+    there = [name for name in names if (directory / name).exists()]
+    moves = [(directory / name, old / name) for name in there]
+    moves += [(aside / name, directory / name) for name in reversed(names)]
+    done = []
+    try:
+        for source, target in moves:
+            os.replace(source, target)
+            done.append((source, target))
+    except BaseException:
+        for source, target in reversed(done):
+            os.replace(target, source)
+        raise
+    shutil.rmtree(aside, ignore_errors=True)
+
+
 def _write(directory, net, parts):
     from safetensors.torch import save_file
 
     weights = dict(parts["weights"])
-    weights[ANGLES] = torch.from_numpy(net.angles_)
+    weights[ANGLES] = torch.from_numpy(np.array(net.angles_))  # may be read-only
     save_file(weights, directory / WEIGHTS)
     for name, content in parts["tokenizer"].items():
         path = directory / TOKENIZER / name
@@ -273,7 +305,8 @@ def _build(parts):
     backbone, tokenizer = backbone_from_parts(parts["config"], parts["tokenizer"])
     architecture = dict(parts["architecture"])
     n_classes = architecture.pop("n_classes")
-    with NoRandomInit():
+    # a caller's inference mode would make weights that never train again
+    with NoRandomInit(), torch.inference_mode(False):
         encoder = MultiExitEncoder(backbone, n_classes, **architecture)
     encoder.load_state_dict(parts["weights"])
     return encoder.eval(), tokenizer

@@ -1,5 +1,6 @@
 """One seed for a fit, without a trace on the caller's random generators."""
 
+import threading
 from contextlib import contextmanager
 
 import numpy as np
@@ -28,10 +29,18 @@ def draw_seed(random_state):
     return int(random_state)
 
 
+# Dropout draws from generators of the whole process: two trainings at a time would
+# take each other's numbers, and put back what the other one left.
+_generators_lock = threading.RLock()
+
+
 @contextmanager
 def seeded(seed):
-    """Run a block with torch's generators seeded, then put them back."""
+    """Run a block with torch's generators seeded, then put them back.
+
+    One thread at a time; others wait.
+    """
     devices = list(range(torch.cuda.device_count()))
-    with torch.random.fork_rng(devices=devices):
+    with _generators_lock, torch.random.fork_rng(devices=devices):
         torch.manual_seed(seed)
         yield

@@ -1,4 +1,4 @@
-"""The classifier inside scikit-learn: clone, parameters, searches, pipelines, scorers."""
+"""The classifier inside scikit-learn: clone, searches, pipelines, scorers, routing."""
 
 import warnings
 
@@ -54,7 +54,7 @@ CV = StratifiedKFold(2, shuffle=True, random_state=0)
 LABEL_KINDS = {
     "str": Y,
     "object": Y.astype(object),
-    "int32 with gaps": np.array([3, 5, 90], np.int32)[np.unique(Y, return_inverse=1)[1]],
+    "int32 with gaps": np.array([{"food": 3, "sport": 5}.get(y, 90) for y in Y], "i4"),
     "bool": IS_FOOD,
 }
 
@@ -130,11 +130,9 @@ def test_clone_keeps_every_parameter(make):
     assert before.keys() == after.keys()
     differ = {name for name in before if before[name] != after[name]}
     assert differ == {"callbacks"}  # copied, since callbacks have a state
-    (name, callback), (name_of_copy, callback_of_copy) = before["callbacks"] + (
-        after["callbacks"]
-    )
-    assert name == name_of_copy and callback is not callback_of_copy
-    assert callback_of_copy.patience == 3
+    (name, callback), (copied_name, copied) = before["callbacks"] + after["callbacks"]
+    assert copied_name == name
+    assert copied is not callback and copied.patience == 3
     for name in ("module__dropout", "optimizer__weight_decay", "callbacks__print_log"):
         assert name in after
 
@@ -297,9 +295,7 @@ def cross_validated_pairs(make):
 
 
 @pytest.mark.parametrize("kind", PAIRS)
-def test_cross_val_predict_of_pairs(
-    kind, make, cross_validated, cross_validated_pairs
-):
+def test_cross_val_predict_of_pairs(kind, make, cross_validated, cross_validated_pairs):
     proba = cross_val_predict(make(), PAIRS[kind], Y, cv=CV, method="predict_proba")
     np.testing.assert_array_equal(proba, cross_validated_pairs)
     assert abs(proba - cross_validated).max() > 1e-3  # the second text was read

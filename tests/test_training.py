@@ -28,7 +28,7 @@ from tiny import LABELS, TEXTS
 from torch.utils.data import Subset
 
 from sklearn_acl import ACLClassifier
-from sklearn_acl.callbacks import LinearDecay
+from sklearn_acl.callbacks import WarmupDecay
 from sklearn_acl.encoder import MultiExitEncoder
 from sklearn_acl.losses import ACLLoss, LossTerms
 from sklearn_acl.optimization import autocast_dtype, parameter_groups
@@ -260,7 +260,7 @@ def slow_rates(n_steps, warmup):
 @pytest.mark.parametrize("warmup", [0.0, 0.1, 0.5, 1.0])
 @pytest.mark.parametrize("n_steps", [1, 2, 3, 10, 41])
 def test_linear_decay_rises_then_falls_and_never_stops(n_steps, warmup):
-    factor = LinearDecay(n_steps, warmup)
+    factor = WarmupDecay(n_steps, warmup, "linear")
     rates = [factor(step) for step in range(n_steps)]
     np.testing.assert_allclose(rates, slow_rates(n_steps, warmup), rtol=1e-12)
     assert 0 < min(rates) and max(rates) <= 1
@@ -290,10 +290,33 @@ def test_schedule_counts_the_training_part_only(make):
     np.testing.assert_allclose(np.array(recorder.rates)[:, 0], [1e-4, 0.5e-4])
 
 
-def test_constant_schedule_keeps_the_rate(make):
+def test_constant_schedule_warms_up_and_keeps_the_rate(make):
     recorder = Recorder()
-    make(callbacks=[recorder], lr_schedule="constant", max_epochs=2).fit(X, Y)
-    np.testing.assert_allclose(np.array(recorder.rates), [[1e-4, 1e-4, 5e-4, 5e-4]] * 6)
+    clf = make(callbacks=[recorder], lr_schedule="constant", max_epochs=2, warmup=0.5)
+    clf.fit(X, Y)  # 6 steps, of which 3 warm up
+    factors = np.array([0.25, 0.5, 0.75, 1, 1, 1])
+    expected = factors[:, None] * [1e-4, 1e-4, 5e-4, 5e-4]
+    np.testing.assert_allclose(np.array(recorder.rates), expected)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"n_layers": 1}, {"pooling": "cls"}, {"strategy": "final"}, {"max_length": 9}],
+)
+def test_going_on_needs_the_same_network(make, change):
+    """Neither partial_fit nor a warm start silently ignores another structure."""
+    (name,) = change
+    clf = make().fit(X, Y).set_params(**change)
+    with pytest.raises(ValueError, match=f"{name}=.* differs from the fitted"):
+        clf.partial_fit(X, Y)
+    with pytest.raises(ValueError, match=f"{name}=.* differs from the fitted"):
+        clf.set_params(warm_start=True).fit(X, Y)
+
+
+def test_going_on_checks_the_exit(make):
+    clf = make().fit(X, Y).set_params(exit_layer=99)
+    with pytest.raises(ValueError, match="exit_layer=99 is out of range"):
+        clf.partial_fit(X, Y)
 
 
 def test_user_scheduler_replaces_the_default_one(make):

@@ -70,7 +70,7 @@ def fit_logistic_regression(train, test, *, seed):
     start = time.perf_counter()
     x_train, x_test = embed(train[0]), embed(test[0])
     model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=2000))
-    grid = {"logisticregression__C": [0.001, 0.01, 0.1, 1.0]}
+    grid = {"logisticregression__C": [1e-4, 1e-3, 0.01, 0.1, 1.0, 10.0]}
     search = GridSearchCV(model, grid, cv=3).fit(x_train, train[1])
     return {
         "exits": [round(100 * float(search.score(x_test, test[1])), 3)],
