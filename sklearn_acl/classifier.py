@@ -19,7 +19,8 @@ from .inference import (
     resolve_exit_layer,
     warn_truncated,
 )
-from .labels import decode_labels, encode_labels, training_weights
+from .label_columns import label_column_of
+from .labels import DecodedLabels, decode_labels, encode_labels
 from .losses import ACLLoss
 from .net import UNUSED_PARAMETERS, MultiExitNet, may_be_parameter
 from .parameters import check_batch_size, check_parameters, resolve_device
@@ -33,6 +34,7 @@ from .training_data import (
     ordered_batches,
     split_rows,
 )
+from .weights import training_weights
 
 #: Parameters that a fitted network cannot change, short of fitting anew.
 _STRUCTURE = ("backbone", "n_layers", "pooling", "strategy", "max_length")
@@ -288,9 +290,11 @@ class ACLClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MultiExit
             Training texts: (n_samples,) or, for pairs, (n_samples, 2).
         y : array-like of shape (n_samples,) or str
             Labels; the name of the label column if `X` is a `datasets.Dataset` or a
-            DataFrame.
+            DataFrame. Such a column itself, as in ``fit(X, X["label"])``, is no text
+            either.
         sample_weight : array-like of shape (n_samples,), default=None
-            Weights of the texts, not negative.
+            Weights of the texts, not negative; a common factor of all weights changes
+            nothing.
         validation_data : tuple (X, y), default=None
             Texts and labels to monitor after every epoch, instead of `train_split`.
 
@@ -374,11 +378,11 @@ class ACLClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MultiExit
 
     def _check_training_data(self, X, y, sample_weight, classes, *, warm):
         """Check texts, labels and weights; nothing is loaded yet."""
-        X, y, label_column = _take_labels(X, y)
-        columns = self.text_columns
+        columns = self.text_columns_ if warm else self.text_columns
+        X, y, label_column = _take_labels(X, y, columns)
         texts = check_texts(
             X,
-            columns=self.text_columns_ if warm else columns,
+            columns=columns,
             n_columns=self.n_text_columns_ if warm else None,
             exclude=label_column,
         )
@@ -396,13 +400,14 @@ class ACLClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MultiExit
                 "validation_data must be a tuple (X, y), got "
                 f"{type(validation_data).__name__}{size}."
             )
+        columns = data.texts.column_names
         try:
-            X, y, label_column = _take_labels(*validation_data)
+            X, y, label_column = _take_labels(*validation_data, columns)
         except (TypeError, ValueError) as error:
             raise type(error)(f"In validation_data: {error}") from error
         texts = check_texts(
             X,
-            columns=data.texts.column_names,
+            columns=columns,
             n_columns=data.texts.n_columns,
             exclude=label_column,
             name="validation_data[0]",
@@ -447,7 +452,7 @@ class ACLClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MultiExit
         storage = "arrow" if data.texts.is_memory_mapped else "memory"
         tokens = tokenize(data.texts, self.tokenizer_, storage=storage, **self._limits)
         warn_truncated(tokens.n_truncated, len(tokens), self.max_length_)
-        labels = decode_labels(data.codes, self.classes_)
+        labels = DecodedLabels(data.codes, self.classes_)
         return TrainingRows(data.texts, tokens, labels, data.codes, data.weights)
 
     def _start_heads(self, train):
@@ -543,7 +548,7 @@ class ACLClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MultiExit
         accuracy : float
         """
         check_is_fitted(self)
-        X, y, label_column = _take_labels(X, y)
+        X, y, label_column = _take_labels(X, y, self.text_columns_)
         texts = self._check_new_texts(X, exclude=label_column)
         codes, classes = encode_labels(y, n_rows=len(texts), require_two=False)
         labels = decode_labels(codes, classes)
@@ -726,8 +731,11 @@ _read_embeddings = _Read(
 )
 
 
-def _take_labels(X, y):
-    """Resolve a label column's name: (X, labels, name or None)."""
+def _take_labels(X, y, columns):
+    """Labels and the column of X that they are: (X, labels, name or None).
+
+    `columns` are the names of the text columns, where they are known.
+    """
     if y is None:
         raise ValueError(
             "This method requires y to be passed, but the target y is None: pass the "
@@ -735,7 +743,7 @@ def _take_labels(X, y):
             "column, as in fit(X, y='label')."
         )
     if not isinstance(y, str):
-        return X, y, None
+        return X, y, label_column_of(X, y, columns)
     reject_containers(X, "X")
     names = getattr(X, "column_names", None)
     if names is None:

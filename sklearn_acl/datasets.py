@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import gzip
 import io
 import os
+import threading
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -21,6 +23,7 @@ _DATA = Path(__file__).parent / "data"
 _SUBSETS = {"train": ("train",), "test": ("test",), "all": ("train", "test")}
 _SEPARATORS = {".tsv": "\t", ".tab": "\t", ".csv": ","}
 _SHOWN = 5  # offending lines named in a message
+_FIELD_LIMIT_LOCK = threading.Lock()
 
 
 class Table(NamedTuple):
@@ -127,7 +130,8 @@ def read_table(
     path : str or path-like
         The file; one ending in ``.gz`` is unpacked. The first line names the columns.
         A cell with separators, quotes or line breaks stands in double quotes, with
-        quotes inside doubled (``csv.QUOTE_MINIMAL``). Empty lines are skipped.
+        quotes inside doubled (``csv.QUOTE_MINIMAL``). Empty lines are skipped, but in a
+        table of one column an empty line between others is an empty text.
     text : str or two str, default=None
         Name of the text column, or names of two for pairs of texts. None takes
         ``"text"`` if there is such a column, else ``("text_a", "text_b")``.
@@ -167,7 +171,12 @@ def read_table(
     sep = _separator(path) if sep is None else sep
     if not isinstance(sep, str) or len(sep) != 1:
         raise ValueError(f"sep must be a single character, got {sep!r}.")
-    rows = _rows(path, _content(path, encoding), sep)
+    content = _content(path, encoding)
+    with _cells_of_any_length(content):
+        return _table(path, _rows(path, content, sep), text, label, sep)
+
+
+def _table(path, rows, text, label, sep) -> Table:
     _, header = next(rows, (0, None))
     if header is None:
         raise ValueError(f"{path} is empty: a header with column names is needed.")
@@ -234,7 +243,11 @@ def _content(path: Path, encoding: str) -> str:
 
 
 def _rows(path: Path, content: str, sep: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield (number of the row's first line, its cells) for rows that are not empty."""
+    """Yield (number of the row's first line, its cells) for rows that are not empty.
+
+    In a table of one column an empty line that others follow is a row.
+    """
+    n_columns, empty = None, []
     # strict: without it an unclosed quote would swallow the rest of the file unseen
     reader = csv.reader(io.StringIO(content, newline=""), delimiter=sep, strict=True)
     while True:
@@ -249,7 +262,25 @@ def _rows(path: Path, content: str, sep: str) -> Iterator[tuple[int, list[str]]]
                 "must end with one, and quotes inside it are doubled."
             ) from error
         if cells:
+            n_columns = n_columns or len(cells)
+            yield from ((number, [""]) for number in empty)
+            empty.clear()
             yield line, cells
+        elif n_columns == 1:
+            empty.append(line)
+
+
+@contextlib.contextmanager
+def _cells_of_any_length(content: str):
+    """Lift the limit of the csv module, which holds for a process, and put it back."""
+    with _FIELD_LIMIT_LOCK:
+        limit = csv.field_size_limit()
+        # a C long, of 32 bits on Windows
+        csv.field_size_limit(max(limit, min(len(content) + 1, 2**31 - 1)))
+        try:
+            yield
+        finally:
+            csv.field_size_limit(limit)
 
 
 def _check_header(path: Path, header: list[str], sep: str) -> None:

@@ -39,7 +39,10 @@ def encode(value):
     if isinstance(value, np.ndarray) and value.dtype.kind in "biufUO":
         dtype = value.dtype.str if value.dtype.kind != "O" else "object"
         return {"array": [encode(v) for v in value.tolist()], "dtype": dtype}
-    raise TypeError(type(value).__name__)
+    raise TypeError(
+        "save() stores numbers, texts and lists of them, but no "
+        f"{type(value).__name__}: {value!r:.60}."
+    )
 
 
 def decode(value):

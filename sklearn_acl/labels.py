@@ -1,4 +1,4 @@
-"""Labels to class codes and back, and the weights that labels bring."""
+"""Labels to class codes and back."""
 
 import numbers
 from collections.abc import Mapping
@@ -6,9 +6,9 @@ from collections.abc import Mapping
 import numpy as np
 from scipy.sparse import issparse
 from sklearn.preprocessing import LabelEncoder
-from sklearn.utils import check_array
-from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.validation import column_or_1d
+
+from .label_columns import factorize_column
 
 _N_NAMED = 5  # how many offending labels a message lists
 
@@ -47,6 +47,19 @@ def encode_labels(y, *, classes=None, n_rows=None, require_two=True, name="y"):
     TypeError
         For labels of mixed or unsupported types.
     """
+    column = factorize_column(y)
+    if column is not None and n_rows in (None, len(column[1])):
+        values, positions = column
+        try:
+            codes, classes = _encode(values, classes, None, require_two, name)
+        except (TypeError, ValueError):
+            pass  # all labels, below, tell which rows are wrong
+        else:
+            return codes[positions], classes
+    return _encode(y, classes, n_rows, require_two, name)
+
+
+def _encode(y, classes, n_rows, require_two, name):
     y, kind = _check_labels(y, name, n_rows)
     if classes is not None:
         classes, expected = _check_classes(classes)
@@ -61,9 +74,7 @@ def encode_labels(y, *, classes=None, n_rows=None, require_two=True, name="y"):
     if classes is not None:
         return _recode(codes, present, classes), classes
     if require_two and len(present) < 2:
-        found = (
-            f"y holds one class only, {_listed(present)}" if len(y) else "y is empty"
-        )
+        found = f"y holds one class only, {listed(present)}" if len(y) else "y is empty"
         raise ValueError(
             f"{found}: training needs at least two classes. Pass texts of other "
             "classes too, or name all classes with classes=."
@@ -86,108 +97,49 @@ def decode_labels(codes, classes):
     labels : ndarray of the shape of `codes`
         Of the dtype of `classes`.
     """
-    return np.asarray(classes)[np.asarray(codes).astype(np.int64)]
+    return np.asarray(classes)[np.asarray(codes, dtype=np.int64)]
 
 
-def check_weights(sample_weight, n_rows):
-    """Check the weights of texts.
-
-    Parameters
-    ----------
-    sample_weight : array-like of shape (n_rows,) or None
-        Finite weights, none negative, not all zero.
-    n_rows : int
-        Number of texts.
-
-    Returns
-    -------
-    weights : ndarray of shape (n_rows,), dtype float64, or None
-
-    Raises
-    ------
-    ValueError
-        If they are anything else.
-    """
-    if sample_weight is None:
-        return None
-    if np.ma.is_masked(sample_weight):
-        raise ValueError("sample_weight has masked entries; give every text a weight.")
-    try:
-        weights = check_array(
-            sample_weight,
-            dtype=np.float64,
-            ensure_2d=False,
-            allow_nd=True,
-            ensure_all_finite=False,
-            ensure_min_samples=0,
-            input_name="sample_weight",
-        )
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"sample_weight must be numbers: {error}") from error
-    if weights.shape != (n_rows,):
-        raise ValueError(
-            "sample_weight must hold one number per text, of shape "
-            f"({n_rows},); got shape {weights.shape}."
-        )
-    wrong = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
-    if wrong.size:
-        first = wrong[0]
-        raise ValueError(
-            f"sample_weight must be finite and not negative; {wrong.size} of {n_rows} "
-            f"are not, the first is {weights[first]} at position {first}."
-        )
-    if n_rows and not weights.any():
-        raise ValueError("sample_weight is zero for every text; nothing would train.")
-    return weights
-
-
-def training_weights(codes, classes, class_weight=None, sample_weight=None):
-    """Weight of each text: its sample weight times the weight of its class.
+class DecodedLabels:
+    """Labels of class codes, decoded when they are read: an array-like of them.
 
     Parameters
     ----------
     codes : ndarray of shape (n_samples,), dtype int64
         Positions in `classes`.
     classes : ndarray of shape (n_classes,)
-        Sorted labels.
-    class_weight : dict, "balanced" or None, default=None
-        Weight by label, with scikit-learn's rules: a class without a key weighs 1,
-        unless some key is no class. "balanced" gives all classes that occur the same
-        total weight, sample weights taken into account.
-    sample_weight : array-like of shape (n_samples,), default=None
-        See `check_weights`.
-
-    Returns
-    -------
-    weights : ndarray of shape (n_samples,), dtype float32, or None
-        None if neither kind of weight is given.
-
-    Raises
-    ------
-    ValueError
-        If a weight is negative or not finite, if all are zero, or if `class_weight`
-        does not fit the classes.
+        Labels in sorted order.
     """
-    weights = check_weights(sample_weight, len(codes))
-    if class_weight is None and weights is None:
-        return None
-    if weights is None:
-        weights = np.ones(len(codes))
-    by_class = _class_weights(class_weight, codes, classes, weights)
-    # beyond the range of single precision a weight becomes infinite
-    with np.errstate(over="ignore"):
-        weights = (weights * by_class[codes]).astype(np.float32)
-    if not np.isfinite(weights).all():
-        raise ValueError(
-            "class_weight times sample_weight is too large for single precision; "
-            "divide the weights by a common factor."
-        )
-    if len(weights) and not weights.any():
-        raise ValueError(
-            "class_weight and sample_weight leave no text a weight above zero; "
-            "nothing would train."
-        )
-    return weights
+
+    ndim = 1
+    # skorch makes an array of what has the attributes of its SliceDataset
+    dataset = indices = idx = None
+
+    def __init__(self, codes, classes):
+        self._codes = codes
+        self._classes = np.asarray(classes)
+
+    @property
+    def dtype(self):
+        return self._classes.dtype
+
+    @property
+    def shape(self):
+        return self._codes.shape
+
+    def __len__(self):
+        return len(self._codes)
+
+    def __getitem__(self, rows):
+        return decode_labels(self._codes[rows], self._classes)
+
+    def __array__(self, dtype=None, copy=None):
+        if copy is False:
+            raise ValueError(
+                "Labels are decoded into a new array: copy=False cannot be."
+            )
+        labels = decode_labels(self._codes, self._classes)
+        return labels if dtype is None else labels.astype(dtype, copy=False)
 
 
 # --- classes ------------------------------------------------------------------------
@@ -200,11 +152,11 @@ def _check_classes(classes):
     ordered, counts = np.unique(classes, return_counts=True)
     if (counts > 1).any():
         raise ValueError(
-            f"classes must be unique; repeated: {_listed(ordered[counts > 1])}."
+            f"classes must be unique; repeated: {listed(ordered[counts > 1])}."
         )
     if len(ordered) < 2:
         raise ValueError(
-            f"classes must hold at least two labels; got {_listed(ordered)}."
+            f"classes must hold at least two labels; got {listed(ordered)}."
         )
     return ordered, kind
 
@@ -229,53 +181,10 @@ def _recode(codes, present, classes):
         row = np.flatnonzero(unknown[codes])[0]
         raise ValueError(
             f"y holds {unknown.sum()} labels that are not in classes: "
-            f"{_listed(present[unknown])}; the first is {_shown(present[codes[row]])} "
-            f"at position {row}. The classes are {_listed(classes)}."
+            f"{listed(present[unknown])}; the first is {_shown(present[codes[row]])} "
+            f"at position {row}. The classes are {listed(classes)}."
         )
     return table[codes]
-
-
-def _class_weights(class_weight, codes, classes, sample_weight):
-    """Weight per class, in the order of `classes`; absent classes weigh 1."""
-    by_class = np.ones(len(classes))
-    if class_weight is None:
-        return by_class
-    if isinstance(class_weight, Mapping):
-        return _class_weights_from_dict(class_weight, classes)
-    if not (isinstance(class_weight, str) and class_weight == "balanced"):
-        raise ValueError(
-            "class_weight must be None, 'balanced' or a dict from label to weight; "
-            f"got {class_weight!r}."
-        )
-    # a text of weight zero is as good as absent, and so is a class of such texts
-    kept = sample_weight > 0
-    present = np.unique(codes[kept])
-    by_class[present] = compute_class_weight(
-        "balanced", classes=present, y=codes[kept], sample_weight=sample_weight[kept]
-    )
-    return by_class
-
-
-def _class_weights_from_dict(class_weight, classes):
-    # scikit-learn looks '1' up as the integer 1, hence the lookup of our own
-    labels = classes.tolist()
-    missing = [label for label in labels if label not in class_weight]
-    known = set(labels)
-    unknown = [label for label in class_weight if label not in known]
-    if missing and unknown:
-        raise ValueError(
-            f"class_weight has no weight for the classes {_listed(missing)} and keys "
-            f"that are no class: {_listed(unknown)}."
-        )
-    for label in labels:
-        weight = class_weight.get(label, 1.0)
-        is_number = isinstance(weight, numbers.Real)
-        if not is_number or not np.isfinite(weight) or weight < 0:
-            raise ValueError(
-                "class_weight must be finite and not negative; the class "
-                f"{label!r} has {weight!r}."
-            )
-    return np.array([class_weight.get(label, 1.0) for label in labels], np.float64)
 
 
 # --- checks of a label array --------------------------------------------------------
@@ -307,7 +216,8 @@ def _to_array(values, name):
     if issparse(values):
         raise ValueError(_several_labels(name, "is a sparse matrix"))
     if np.ma.is_masked(values):
-        values = values.astype(object).filled(None)
+        mask, values = np.ma.getmaskarray(values), values.data.astype(object)
+        values[mask] = None
     # np.ndim is not for all that np.asarray reads
     if hasattr(values, "__array__") and np.asarray(values).ndim > 0:
         array = np.asarray(values)
@@ -428,6 +338,7 @@ def _shown(label):
     return repr(label.item() if isinstance(label, np.generic) else label)
 
 
-def _listed(labels):
+def listed(labels):
+    """The first few labels, as a message shows them."""
     shown = [_shown(label) for label in labels[:_N_NAMED]]
     return ", ".join(shown + ["..."] * (len(labels) > _N_NAMED)) or "none"

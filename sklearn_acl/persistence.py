@@ -302,13 +302,14 @@ def _on_cpu(module):
 
 def _build(parts):
     """Encoder and tokenizer of the parts that `_parts_of` returned."""
-    backbone, tokenizer = backbone_from_parts(parts["config"], parts["tokenizer"])
     architecture = dict(parts["architecture"])
     n_classes = architecture.pop("n_classes")
     # a caller's inference mode would make weights that never train again
-    with NoRandomInit(), torch.inference_mode(False):
-        encoder = MultiExitEncoder(backbone, n_classes, **architecture)
-    encoder.load_state_dict(parts["weights"])
+    with torch.inference_mode(False):
+        backbone, tokenizer = backbone_from_parts(parts["config"], parts["tokenizer"])
+        with NoRandomInit():
+            encoder = MultiExitEncoder(backbone, n_classes, **architecture)
+        encoder.load_state_dict(parts["weights"])
     return encoder.eval(), tokenizer
 
 

@@ -21,13 +21,15 @@ class MemoryStore:
         self._chunks = []
 
     def append(self, chunk):
+        """Take a chunk: a dict of arrays of one length."""
         self._chunks.append(chunk)
 
     def finish(self):
+        """List of the chunks, in order."""
         return self._chunks
 
     def discard(self):
-        pass
+        """Delete what is on disk: nothing."""
 
 
 class ArrowStore:
@@ -39,6 +41,7 @@ class ArrowStore:
         self._writer = None
 
     def append(self, chunk):
+        """Write a chunk: a dict of arrays of one length."""
         import pyarrow as pa
 
         batch = pa.RecordBatch.from_pydict(chunk)
@@ -47,6 +50,7 @@ class ArrowStore:
         self._writer.write_batch(batch)
 
     def finish(self):
+        """List of the chunks, in order, memory-mapped; no more can be written."""
         import pyarrow as pa
 
         if self._writer is None:  # no rows
@@ -60,6 +64,7 @@ class ArrowStore:
         ]
 
     def discard(self):
+        """Delete the file."""
         if self._writer is not None:
             self._writer.close()
         delete_directory(self.directory, os.getpid())

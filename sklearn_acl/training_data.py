@@ -38,11 +38,12 @@ class TrainingRows(Dataset):
         The checked input; callbacks such as `EpochScoring` read it as `X`.
     tokens : Tokens
         The same rows, tokenised.
-    labels : ndarray of shape (n_samples,)
-        Labels as the user gave them; callbacks read them as `y`.
+    labels : array-like of shape (n_samples,)
+        Labels as the user gave them; callbacks read them as `y`. `DecodedLabels` take
+        no memory of their own.
     codes : ndarray of shape (n_samples,), dtype int64
         Positions in `classes_`.
-    weights : ndarray of shape (n_samples,), dtype float32, or None
+    weights : ndarray of shape (n_samples,), dtype float32, default=None
         Sample weight times class weight.
     """
 

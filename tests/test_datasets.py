@@ -4,6 +4,7 @@ import csv
 import gzip
 import re
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
 
@@ -185,6 +186,46 @@ def test_other_encoding(write):
 def test_line_ends_blank_lines_and_missing_last_line_end(write, newline):
     path = write(newline.join(["text\tlabel", "a\tx", "", "b\ty"]))
     assert read_table(path) == (["a", "b"], ["x", "y"])
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize(
+    ("lines", "texts"),
+    [
+        (["text", "q", "", "r"], ["q", "", "r"]),
+        (["text", "q", "", "r", ""], ["q", "", "r"]),
+        (["text", "q", "", "r", "", ""], ["q", "", "r"]),
+        (["", "text", "", "", "r", '""'], ["", "", "r", ""]),
+    ],
+)
+def test_an_empty_line_in_one_column_is_an_empty_text(write, lines, texts, newline):
+    path = write(newline.join(lines))
+    assert read_table(path, label=None) == (texts, None)
+
+
+@pytest.mark.parametrize("limit", [10, 131_072, 500_000])
+@pytest.mark.parametrize("good", [True, False])
+def test_cells_of_any_length(write, limit, good):
+    before = csv.field_size_limit(limit)
+    try:
+        path = write(f'text\tlabel\n"{"long " * 40_000}\n"\tx\n' + "b\n" * (not good))
+        if good:
+            assert read_table(path) == (["long " * 40_000 + "\n"], ["x"])
+        else:
+            with pytest.raises(ValueError, match="line 4: 1 cells"):
+                read_table(path)
+        assert csv.field_size_limit() == limit
+    finally:
+        csv.field_size_limit(before)
+
+
+def test_long_cells_are_read_in_several_threads(write):
+    paths = [write(f"text\tlabel\n{'ab' * 10**5}\tx\n", f"{i}.tsv") for i in range(8)]
+    before = csv.field_size_limit()
+    with ThreadPoolExecutor(4) as pool:
+        tables = list(pool.map(read_table, paths * 4))
+    assert {len(table.texts[0]) for table in tables} == {200_000}
+    assert csv.field_size_limit() == before
 
 
 HEADER = "id\ttext\ttext_a\ttext_b\tlabel\tintent\n1\tt\ta\tb\tl\ti\n"

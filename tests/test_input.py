@@ -11,6 +11,7 @@ import pytest
 import torch
 from sklearn.metrics import log_loss
 from sklearn.utils.class_weight import compute_sample_weight
+from skorch.callbacks import EpochScoring
 from tiny import LABELS, TEXTS
 
 from sklearn_acl import ACLClassifier
@@ -168,6 +169,78 @@ def test_labels_by_column_name(make, fitted, table):
     assert classifier.score(data, y="label") == accuracy
     # a model that never saw a table takes the label column for what it is, too
     assert fitted.score(data, y="label") == accuracy
+
+
+def label_column(data):
+    return pl.Series("label", Y) if isinstance(data, pa.Table) else data["label"]
+
+
+LABEL_COLUMNS = {
+    "DataFrame": (TABLES["DataFrame"], label_column),
+    "its frame of labels": (TABLES["DataFrame"], lambda data: data[["label"]]),
+    "as categories": (TABLES["DataFrame"], lambda data: data.label.astype("category")),
+    "with another index": (
+        TABLES["DataFrame"],
+        lambda data: data["label"].reset_index(drop=True),
+    ),
+    "polars DataFrame": (TABLES["polars DataFrame"], label_column),
+    "polars and pandas": (
+        TABLES["polars DataFrame"],
+        lambda data: pd.Series(Y, name="label"),
+    ),
+    "pyarrow Table": (TABLES["pyarrow Table"], label_column),
+    "Dataset": (dataset, label_column),
+    "copy of a Dataset": (dataset, lambda data: data.select(range(len(X)))["label"]),
+    "Dataset and pandas": (dataset, lambda data: pd.Series(Y, name="label")),
+}
+
+
+@pytest.mark.filterwarnings("ignore:A column-vector y was passed")
+@pytest.mark.parametrize(("table", "take"), LABEL_COLUMNS.values(), ids=LABEL_COLUMNS)
+def test_a_column_passed_as_labels_is_no_text(make, fitted, table, take):
+    data = table(text=X, label=Y)
+    classifier = make().fit(data, take(data), validation_data=(data, take(data)))
+    assert_same_model(classifier, fitted)
+    assert classifier.n_text_columns_ == 1
+    assert classifier.text_columns_ == ("text",)
+    accuracy = np.mean(classifier.predict(X) == Y)
+    assert classifier.score(data, take(data)) == accuracy
+    # also by a model that never saw a table
+    assert fitted.score(data, take(data)) == accuracy
+    classifier.partial_fit(data, take(data))
+
+
+@pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
+def test_other_labels_of_the_name_of_a_column_are_refused(make, fitted, table):
+    data, pairs = table(text=X, label=Y), table(a=X, label=X[::-1])
+    message = "y is named 'label' and so is a column of X, but their values differ"
+    upper = pd.Series(Y, name="label").str.upper()
+    for other in (upper, pl.from_pandas(upper), dataset(label=list(upper))["label"]):
+        with pytest.raises(ValueError, match=message):
+            make().fit(data, other)
+        with pytest.raises(ValueError, match=message):
+            fitted.score(data, other)
+        with pytest.raises(ValueError, match=f"In validation_data: {message}"):
+            make().fit(X, Y, validation_data=(data, other))
+        renamed = make(text_columns="text").fit(data, other)
+        assert renamed.classes_.tolist() == [label.upper() for label in SOME]
+    named = make(text_columns=["a", "label"]).fit(pairs, pd.Series(Y, name="label"))
+    assert named.n_text_columns_ == 2
+
+
+def test_the_only_column_is_the_text_whatever_the_labels_are_called(make, fitted):
+    for name, more in [("text", "text"), (0, 0)]:
+        classifier = make().fit(pd.DataFrame({name: X}), pd.Series(Y, name=more))
+        assert_same_model(classifier, fitted)
+
+
+def test_missing_labels_of_a_column_are_said_to_be_missing(make):
+    frame = pd.DataFrame({"text": X, "label": [None, np.nan, *Y[2:]]})
+    for data in (frame, pl.from_pandas(frame)):
+        with pytest.raises(ValueError, match="y has 2 missing labels"):
+            make().fit(data, data["label"])
+        with pytest.raises(ValueError, match="X and y differ in length"):
+            make().fit(data, data["label"][2:])
 
 
 @pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
@@ -346,9 +419,17 @@ def test_a_text_of_weight_zero_has_no_cross_entropy(steady, head_init):
         )
 
 
-@pytest.mark.parametrize("contrastive", ["scl", None])
+@pytest.mark.parametrize("constant", [0.1, 100])
+def test_equal_weights_change_nothing(make, constant):
+    by_sample = make().fit(X, Y, sample_weight=np.full(len(X), constant))
+    by_class = make(class_weight=dict.fromkeys(SOME, constant)).fit(X, Y)
+    plain = make().fit(X, Y)
+    assert_same_model(by_sample, plain)
+    assert_same_model(by_class, plain)
+
+
+@pytest.mark.parametrize("contrastive", ["acl_cl", "acl_embed", "scl", None])
 def test_a_common_factor_of_the_weights_changes_nothing(steady, contrastive):
-    # not so where label embeddings are anchors: these weigh 1, whatever the texts do
     weight = np.linspace(0, 2, len(X))
     settings = {"criterion__contrastive": contrastive, "head_init": "centroid"}
     classifier = steady(**settings).fit(X, Y, sample_weight=weight)
@@ -548,9 +629,23 @@ def test_predicting_many_rows_takes_little_memory(make, peak, monkeypatch):
     assert (large - small) / 3600 < 24 + 40
 
 
-def test_fitting_many_rows_takes_little_memory(make, peak):
-    settings = {"n_layers": 1, "batch_size": 300, "criterion__contrastive": None}
-    few, many = rows(1200), rows(4800)
-    small = peak(lambda: make(**settings).fit(few, "label"))
-    large = peak(lambda: make(**settings).fit(many, "label"))
-    assert (large - small) / 3600 < 200
+@pytest.mark.parametrize("callbacks", [None, [EpochScoring("accuracy", on_train=True)]])
+def test_fitting_many_rows_takes_little_memory(make, peak, tmp_path, callbacks):
+    def on_disk(n, length):
+        labels = [label.ljust(length, "x") for label in SOME]
+        columns = {"text": ["goal", "cold rain", "soup"] * (n // 3)}
+        data = dataset(**columns, label=labels * (n // 3))
+        data.save_to_disk(tmp_path / f"{n} {length}")
+        return datasets.load_from_disk(tmp_path / f"{n} {length}")
+
+    def per_row(length):
+        settings = {"n_layers": 1, "batch_size": 300, "criterion__contrastive": None}
+        few, many = on_disk(3_000, length), on_disk(12_000, length)
+        classifier = make(**settings, callbacks=callbacks)
+        small = peak(lambda: classifier.fit(few, "label"))
+        large = peak(lambda: classifier.fit(many, "label"))
+        print(length, (large - small) / 9_000)
+        return (large - small) / 9_000
+
+    per_row(48)
+    per_row(3)

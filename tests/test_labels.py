@@ -9,15 +9,21 @@ import pytest
 from datasets import Dataset
 from scipy.sparse import csr_array
 from sklearn.exceptions import DataConversionWarning
+from sklearn.metrics import accuracy_score
 from sklearn.preprocessing import LabelEncoder
 from sklearn.utils.class_weight import compute_sample_weight
+from skorch.utils import data_from_dataset, to_numpy
+from torch.utils.data import Subset
 
+from sklearn_acl.label_columns import factorize_column
 from sklearn_acl.labels import (
-    check_weights,
+    DecodedLabels,
     decode_labels,
     encode_labels,
-    training_weights,
 )
+from sklearn_acl.text import Texts
+from sklearn_acl.training_data import TrainingRows
+from sklearn_acl.weights import check_weights, training_weights
 
 WORDS = ["up", "down", "up", "left"]
 NUMBERS = [5, 3, 5, 9]
@@ -424,6 +430,86 @@ def test_bools_are_not_numbers():
         encode_labels([True, False], classes=[0, 1])
 
 
+# --- columns of a Dataset -----------------------------------------------------------
+
+COLUMNS = {
+    "strings": ["down", "up", "left", "up", "down"],
+    "numeric strings": ["10", "9", "10", "", "9"],
+    "ints": [5, -3, 9, 5, 5],
+    "bools": [True, False, True, True, False],
+    "floats": [2.0, -1.0, 0.0, -0.0, 2.0],
+}
+
+
+@pytest.fixture
+def small_chunks(monkeypatch):
+    monkeypatch.setattr("sklearn_acl.label_columns._CHUNK_ROWS", 2)
+
+
+@pytest.mark.parametrize("values", COLUMNS.values(), ids=COLUMNS)
+@pytest.mark.parametrize("kind", ["plain", "numpy", "torch", "shuffled", "ClassLabel"])
+def test_a_column_in_parts_equals_its_list(values, kind, small_chunks):
+    data = Dataset.from_dict({"y": values, "more": values})
+    if kind == "ClassLabel":
+        data = data.class_encode_column("y")
+        values = list(data["y"])
+    elif kind == "shuffled":
+        data, values = data.select([3, 0, 4, 1]), [values[i] for i in (3, 0, 4, 1)]
+    elif kind != "plain":
+        data = data.with_format(kind)
+    assert factorize_column(data["y"]) is not None
+    codes, classes = encode_labels(data["y"], n_rows=len(values))
+    expected_codes, expected_classes = encode_labels(values)
+    assert codes.dtype == np.int64
+    assert codes.tolist() == expected_codes.tolist()
+    assert classes.tolist() == expected_classes.tolist()
+    assert classes.dtype == expected_classes.dtype
+    reversed_classes = sorted({*values})[::-1]
+    by_name, _ = encode_labels(data["y"], classes=reversed_classes)
+    assert by_name.tolist() == expected_codes.tolist()
+
+
+@pytest.mark.parametrize(
+    ("values", "parameters"),
+    [
+        (["a", "b", None, "a", None], {}),
+        ([1.0, 2.0, 1.0, float("nan"), 2.0], {}),
+        ([1.0, 2.0, 1.0, 2.5, 2.0], {}),
+        ([1.0, 2.0, 1.0, float("inf"), 2.0], {}),
+        (["a"] * 5, {}),
+        ([], {}),
+        ([["a", "b"], ["b", "c"]] * 2, {}),
+        (["a", "a", "a", "x", "y"], {"classes": ["a", "b"]}),
+        ([1, 2, 2, 2], {"classes": ["a", "b"]}),
+        (["a", "b", "a"], {"n_rows": 4}),
+    ],
+)
+def test_a_bad_column_is_refused_as_its_list_is(values, parameters, small_chunks):
+    with pytest.raises((TypeError, ValueError)) as expected:
+        encode_labels(values, **parameters)
+    column = Dataset.from_dict({"y": values})["y"]
+    with pytest.raises(expected.type, match=message(str(expected.value)) + "$"):
+        encode_labels(column, **parameters)
+
+
+@pytest.mark.parametrize("y", [["b", "a", "c", "a"], [5, 3, 9, 3], [True, False] * 2])
+def test_labels_decoded_when_read_are_an_array_of_them(y):
+    codes, classes = encode_labels(y)
+    labels, expected = DecodedLabels(codes, classes), np.array(y)
+    assert len(labels) == 4 and labels.shape == (4,) and labels.ndim == 1
+    assert labels.dtype == expected.dtype
+    assert list(labels) == y
+    for rows in [slice(1, 3), [2, 0], np.array([3, -1]), expected == y[1]]:
+        np.testing.assert_array_equal(labels[rows], expected[rows])
+    np.testing.assert_array_equal(np.asarray(labels), expected)
+    assert np.asarray(labels, dtype=object).dtype == object
+    assert accuracy_score(labels, expected) == 1
+    np.testing.assert_array_equal(to_numpy(labels), expected)
+    texts = Texts(["w", "x", "y", "z"])
+    part = Subset(TrainingRows(texts, None, labels, codes), np.array([3, 0]))
+    np.testing.assert_array_equal(data_from_dataset(part)[1], expected[[3, 0]])
+
+
 # --- weights ------------------------------------------------------------------------
 
 
@@ -483,6 +569,31 @@ CODES, CLASSES = encode_labels(Y)
 SAMPLE_WEIGHT = [1, 2, 0.5, 0, 3, 1]
 
 
+def of_mean_one(weights):
+    weights = np.array(weights, dtype=float)
+    return weights * np.count_nonzero(weights) / weights.sum()
+
+
+@pytest.mark.parametrize("class_weight", [None, "balanced", {"a": 2, "c": 0.25}])
+@pytest.mark.parametrize("factor", [1e-300, 0.1, 3, 100, 1e300])
+def test_weights_have_no_unit(factor, class_weight):
+    scaled = factor * np.array(SAMPLE_WEIGHT)
+    weights = training_weights(CODES, CLASSES, class_weight, scaled)
+    expected = training_weights(CODES, CLASSES, class_weight, SAMPLE_WEIGHT)
+    assert weights == pytest.approx(expected, rel=1e-6)
+    assert weights[weights > 0].mean() == pytest.approx(1, rel=1e-6)
+
+
+@pytest.mark.parametrize("constant", [1e-300, 0.1, 1, 3, 100, 1e300])
+def test_equal_weights_are_ones_to_the_bit(constant):
+    n = 1001
+    codes = np.arange(n) % 2
+    weights = training_weights(codes, np.array(["a", "b"]), None, np.full(n, constant))
+    assert (weights == 1).all()
+    weights = training_weights(codes, np.array(["a", "b"]), {"a": constant}, codes == 0)
+    assert (weights == (codes == 0)).all()
+
+
 def test_no_weights_at_all():
     assert training_weights(CODES, CLASSES, None, None) is None
 
@@ -494,33 +605,34 @@ def test_no_weights_at_all():
 def test_class_weights_equal_those_of_scikit_learn(class_weight):
     weights = training_weights(CODES, CLASSES, class_weight)
     assert weights.dtype == np.float32
-    assert weights == pytest.approx(compute_sample_weight(class_weight, Y), rel=1e-6)
+    expected = of_mean_one(compute_sample_weight(class_weight, Y))
+    assert weights == pytest.approx(expected, rel=1e-6)
 
 
 def test_both_kinds_of_weight_are_multiplied():
     weights = training_weights(CODES, CLASSES, {"a": 2}, SAMPLE_WEIGHT)
-    assert weights.tolist() == [2, 2, 1, 0, 6, 1]
+    assert weights == pytest.approx(of_mean_one([2, 2, 1, 0, 6, 1]), rel=1e-6)
 
 
 def test_sample_weights_alone():
     weights = training_weights(CODES, CLASSES, None, SAMPLE_WEIGHT)
     assert weights.dtype == np.float32
-    assert weights.tolist() == SAMPLE_WEIGHT
+    assert weights == pytest.approx(of_mean_one(SAMPLE_WEIGHT), rel=1e-6)
 
 
 def test_balanced_classes_have_the_same_total_weight():
     sample_weight = np.array([1, 2, 0.5, 4, 3, 1])
     weights = training_weights(CODES, CLASSES, "balanced", sample_weight)
     totals = np.bincount(CODES, weights)
-    assert totals == pytest.approx(np.full(3, sample_weight.sum() / 3), rel=1e-6)
+    assert totals == pytest.approx(np.full(3, len(Y) / 3), rel=1e-6)
 
 
 def test_balanced_treats_weight_two_as_the_text_twice():
     weighted = training_weights(CODES, CLASSES, "balanced", [2, 1, 1, 1, 1, 1])
     codes, _ = encode_labels(["a", *Y])
     repeated = training_weights(codes, CLASSES, "balanced")
-    assert weighted[0] == pytest.approx(repeated[0] + repeated[1], rel=1e-6)
-    assert weighted[1:] == pytest.approx(repeated[2:], rel=1e-6)
+    summed = [repeated[0] + repeated[1], *repeated[2:]]
+    assert weighted == pytest.approx(of_mean_one(summed), rel=1e-6)
 
 
 @pytest.mark.parametrize("sample_weight", [None, [1, 1, 1, 0, 1, 1]])
@@ -531,25 +643,27 @@ def test_balanced_leaves_out_classes_without_texts(sample_weight):
     kept = np.flatnonzero(weights)
     assert len(kept) == (6 if sample_weight is None else 5)
     expected = compute_sample_weight("balanced", [y[row] for row in kept])
-    assert weights[kept] == pytest.approx(expected, rel=1e-6)
+    assert weights[kept] == pytest.approx(of_mean_one(expected), rel=1e-6)
 
 
 def test_numeric_strings_find_their_class_weight():
     codes, classes = encode_labels(["1", "2", "1"])
-    assert training_weights(codes, classes, {"1": 3}).tolist() == [3, 1, 3]
+    weights = training_weights(codes, classes, {"1": 3})
+    assert weights == pytest.approx(of_mean_one([3, 1, 3]), rel=1e-6)
 
 
 @pytest.mark.parametrize("y", [[5, 3, 9], np.array([5, 3, 9.0])])
 def test_class_weight_keys_of_any_number_type(y):
     codes, classes = encode_labels(y)
     class_weight = {np.int32(3): 2, 5: 4.0, np.int64(9): 1}
-    assert training_weights(codes, classes, class_weight).tolist() == [4, 2, 1]
+    weights = training_weights(codes, classes, class_weight)
+    assert weights == pytest.approx(of_mean_one([4, 2, 1]), rel=1e-6)
 
 
 def test_keys_of_absent_classes_are_fine():
     codes, classes = encode_labels(["a", "b"], classes=["a", "b", "c"])
     weights = training_weights(codes, classes, {"a": 2, "b": 3, "c": 4})
-    assert weights.tolist() == [2, 3]
+    assert weights == pytest.approx(of_mean_one([2, 3]), rel=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -589,9 +703,9 @@ def test_keys_of_absent_classes_are_fine():
             "would train.",
         ),
         (
-            {"a": 1e30},
-            [1e30] * 6,
-            "class_weight times sample_weight is too large for single precision; "
+            {"a": 1e200},
+            [1e200] * 6,
+            "class_weight times sample_weight is too large for double precision; "
             "divide the weights by a common factor.",
         ),
         (

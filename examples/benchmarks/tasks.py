@@ -2,11 +2,15 @@
 
 import json
 import platform
+import sys
 from pathlib import Path
 
 import numpy as np
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "examples"))
+from train_table import draw_rows  # noqa: E402
+
 DATA_DIR = ROOT.parent / "shared" / "data"
 RESULTS = Path(__file__).resolve().parent / "results"
 
@@ -33,19 +37,31 @@ def load_part(task, part, data_dir=DATA_DIR):
     return table.texts, np.array(table.labels)
 
 
-def sample(texts, labels, n, seed):
-    """`n` random rows, the same for every method that is given the same seed."""
-    if n is None or n >= len(texts):
-        return texts, labels
-    rows = np.random.default_rng(seed).permutation(len(texts))[:n]
-    return [texts[i] for i in rows], labels[rows]
+def cut_validation(texts, labels, n=None):
+    """(rows to train on, rows to score) of a training part, the same for every seed.
+
+    `n` rows are scored, by default a fifth of all, at most 2,000.
+    """
+    if n is None:
+        n = min(len(texts) // 5, 2000)
+    if not 0 < n < len(texts):
+        raise ValueError(f"cannot cut {n} rows to score from {len(texts)}")
+    order = np.random.default_rng(len(texts)).permutation(len(texts))
+    return [([texts[i] for i in rows], labels[rows]) for rows in (order[n:], order[:n])]
 
 
-def load_task(task, *, n_train, seed, n_test=None, data_dir=DATA_DIR):
-    """(train texts, train labels, test texts, test labels) of a task."""
-    train = sample(*load_part(task, "train", data_dir), n_train, seed)
-    test = sample(*load_part(task, TASKS[task], data_dir), n_test, 0)
-    return *train, *test
+def load_task(task, *, n_train, seed, n_test=None, data_dir=DATA_DIR, part="scored"):
+    """(train texts, train labels, test texts, test labels) of a task.
+
+    `part` is "scored" for the part in `TASKS`, or "validation" for rows cut from the
+    training part: settings are chosen on the latter.
+    """
+    train = load_part(task, "train", data_dir)
+    if part == "validation":
+        train, test = cut_validation(*train, n_test)
+    else:
+        test = draw_rows(*load_part(task, TASKS[task], data_dir), n_test, 0)
+    return *draw_rows(*train, n_train, seed), *test
 
 
 def append_line(path, record):
@@ -62,6 +78,11 @@ def read_lines(path):
     if not path.is_file():
         return []
     return [json.loads(line) for line in path.read_text("utf-8").splitlines() if line]
+
+
+def verdict(passed):
+    """Word that a line on a target starts with."""
+    return "PASS" if passed else "FAIL"
 
 
 def versions():
