@@ -124,7 +124,7 @@ def test_a_process_without_a_console_trains(make, monkeypatch, stderr, verbose):
 def test_threads_that_fit_at_once_do_not_share_random_numbers(make):
     state, filters = torch.get_rng_state(), list(warnings.filters)
     with ThreadPoolExecutor(3) as pool:
-        fits = [pool.submit(make(max_epochs=2).fit, X, Y) for _ in range(3)]
+        fits = [pool.submit(make().fit, X, Y) for _ in range(3)]
         clfs = [fit.result() for fit in fits]
     assert distance(clfs[0], clfs[1]) == distance(clfs[0], clfs[2]) == 0
     assert torch.equal(torch.get_rng_state(), state)
@@ -176,7 +176,7 @@ class Rates(Callback):
 
 @pytest.mark.parametrize("steps", [1, 2])
 def test_the_loaders_own_batch_size_is_that_of_the_training(make, steps):
-    common = {"gradient_accumulation_steps": steps, "max_epochs": 2}
+    common = {"gradient_accumulation_steps": steps}
     loose, plain = Rates(), Rates()
     sized = make(iterator_train__batch_size=4, callbacks=[loose], **common).fit(X, Y)
     other = make(batch_size=4, callbacks=[plain], **common).fit(X, Y)
@@ -208,7 +208,11 @@ def test_trimming_for_prediction_takes_nothing_away(own, fitted, tmp_path):
     assert len(callbacks) == 1
     own.callbacks = None
     own.save(tmp_path / "m")
-    for clf in (own, pickle.loads(pickle.dumps(own)), ACLClassifier.load(tmp_path / "m")):
+    for clf in (
+        own,
+        pickle.loads(pickle.dumps(own)),
+        ACLClassifier.load(tmp_path / "m"),
+    ):
         assert distance(clf, fitted) == 0
         clf.partial_fit(X, Y)
 
@@ -257,9 +261,14 @@ class Trap(Callback):
         setattr(self, moment, spring)
 
 
-@pytest.mark.parametrize("error", [RuntimeError, StopIteration, SystemExit])
 @pytest.mark.parametrize(
-    "moment", ["on_train_begin", "on_batch_begin", "on_grad_computed", "on_train_end"]
+    ("moment", "error"),
+    [
+        ("on_train_begin", RuntimeError),
+        ("on_batch_begin", SystemExit),
+        ("on_grad_computed", StopIteration),
+        ("on_train_end", RuntimeError),
+    ],
 )
 def test_after_an_error_in_a_callback_a_fit_is_as_good_as_ever(
     make, fitted, moment, error
@@ -288,9 +297,7 @@ class Copies(Callback):
             net.score(X, Y)
 
 
-def test_copies_from_the_middle_of_a_training_predict_and_train(
-    make, fitted, tmp_path
-):
+def test_copies_from_the_middle_of_a_training_predict_and_train(make, fitted, tmp_path):
     callback = Copies()
     callback.directory = tmp_path / "m"
     clf = make(callbacks=[callback]).fit(X, Y)
@@ -305,7 +312,7 @@ def test_copies_from_the_middle_of_a_training_predict_and_train(
 # --- labels and weights -------------------------------------------------------------
 
 
-class Topic(str, enum.Enum):
+class Topic(str, enum.Enum):  # noqa: UP042 (a StrEnum prints its values)
     A, B, C = "sport", "food", "weather"
 
 
@@ -414,7 +421,9 @@ META = {
 }
 
 
-@pytest.mark.parametrize(("kind", "settings", "texts", "labels"), META.values(), ids=META)
+@pytest.mark.parametrize(
+    ("kind", "settings", "texts", "labels"), META.values(), ids=META
+)
 def test_meta_estimators_hand_texts_on(make, kind, settings, texts, labels):
     meta = kind(make(), **settings).fit(texts, labels)
     assert meta.predict(texts).shape == np.shape(labels)
