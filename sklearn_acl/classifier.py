@@ -37,7 +37,7 @@ from .training_data import (
 from .weights import training_weights
 
 #: Parameters that a fitted network cannot change, short of fitting anew.
-_STRUCTURE = ("backbone", "n_layers", "pooling", "strategy", "max_length")
+_STRUCTURE = ("n_layers", "pooling", "strategy", "max_length")
 
 
 class ACLClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MultiExitNet):
@@ -657,7 +657,21 @@ class ACLClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MultiExit
         Parameters
         ----------
         directory : str or path
-            Made if it is not there; must be empty or hold an earlier save.
+            Made if it is not there; must be empty or hold an earlier save, which is
+            replaced once the new one is complete.
+
+        Raises
+        ------
+        ValueError
+            If the directory holds other files, or is a file.
+        TypeError
+            For a `module` of the user's own.
+
+        Warns
+        -----
+        UserWarning
+            Naming the parameters that are objects, such as callbacks: these are not
+            stored.
 
         See Also
         --------

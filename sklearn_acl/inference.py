@@ -102,7 +102,7 @@ def iterate_outputs(encoder, texts, tokenizer, *, exits, batch_size, **tokenizin
         n_truncated += tokens.n_truncated
         for rows in length_sorted_batches(tokens.lengths, batch_size):
             # entered per batch: a caller may stop reading, or train, between two
-            with torch.inference_mode():
+            with torch.inference_mode(), torch.autocast(device.type, enabled=False):
                 outputs = encoder(move(tokens.collate(rows), device), exits=exits)
             yield start + rows, outputs
     warn_truncated(n_truncated, len(texts), tokenizing["max_length"])

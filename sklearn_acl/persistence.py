@@ -99,7 +99,7 @@ def save(net, directory):
             f"save() stores the library's own MultiExitEncoder, not a "
             f"{type(net.module_).__name__}; use joblib.dump for a module of your own."
         )
-    directory = Path(directory).resolve()
+    directory = Path(directory).expanduser().resolve()
     _check_target(directory)
     parts = _parts_of(net)
     # written aside and renamed: a crash never leaves a half-written model in place
@@ -117,7 +117,7 @@ def load(cls, directory):
     """Read what `save` wrote; see `ACLClassifier.load`."""
     from safetensors import SafetensorError
 
-    directory = Path(directory)
+    directory = Path(directory).expanduser()
     manifest = _read_manifest(directory)
     try:
         net, module = _read(cls, directory, manifest)
@@ -142,6 +142,9 @@ def _read(cls, directory, manifest):
     paths = [path for path in folder.rglob("*") if path.is_file()]
     found = {path.relative_to(folder).as_posix(): path for path in paths}
     files = {name: found[name].read_bytes() for name in manifest["tokenizer"]}
+    for name, content in files.items():
+        if name.endswith(".json"):
+            json.loads(content)  # transformers passes over a damaged one
     parts = {
         "architecture": manifest["architecture"],
         "config": config,

@@ -273,6 +273,7 @@ def test_only_checks_that_would_run_are_excluded():
     assert listed <= {name_of(check) for check in checks_to_run()}
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NaN and complex as words
 @pytest.mark.parametrize("name", sorted(EXCLUDED))
 def test_an_excluded_check_would_fail(name, backbone):
     # so that no reason outlives what it says

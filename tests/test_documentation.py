@@ -7,11 +7,12 @@ import pkgutil
 import re
 
 import pytest
-from numpydoc.docscrape import NumpyDocString
 
 import sklearn_acl
 from sklearn_acl import ACLClassifier
 from sklearn_acl.losses import ACLLoss
+
+NumpyDocString = pytest.importorskip("numpydoc.docscrape").NumpyDocString
 
 #: Modules whose names users import; elsewhere a docstring of one line may do.
 USER_FACING_MODULES = {"backbones", "classifier", "datasets", "encoder", "losses"}

@@ -645,5 +645,4 @@ def test_fitting_many_rows_takes_little_memory(make, peak, tmp_path, monkeypatch
     small = peak(lambda: make(**settings).fit(few, "label"))
     large = peak(lambda: make(**settings).fit(many, "label"))
     # a label as a Python string takes 97 bytes, in an array 192; its code takes 8
-    print((large - small) / 4500)
     assert (large - small) / 4500 < 80

@@ -304,3 +304,9 @@ def test_prediction_leaves_the_mode_alone_and_builds_no_graph(fitted):
         assert not output.logits.requires_grad
     assert enabled == [True] * 3
     assert not fitted.module_.training
+
+
+def test_predictions_are_in_single_precision_under_autocast(fitted):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inside = fitted.predict_proba(X)
+    np.testing.assert_array_equal(inside, fitted.predict_proba(X))

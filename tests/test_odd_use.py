@@ -180,7 +180,7 @@ def test_the_loaders_own_batch_size_is_that_of_the_training(make, steps):
     loose, plain = Rates(), Rates()
     sized = make(iterator_train__batch_size=4, callbacks=[loose], **common).fit(X, Y)
     other = make(batch_size=4, callbacks=[plain], **common).fit(X, Y)
-    assert loose.sizes == [4 * steps] * (12 // steps)
+    assert loose.sizes == [4 * steps] * (6 // steps)
     assert loose.rates == plain.rates and min(loose.rates) > 0
     # the heads start from batches of another size, which differ by rounding
     assert distance(sized, other) < 1e-4

@@ -2,6 +2,7 @@
 
 import inspect
 import math
+import re
 
 import numpy as np
 import pytest
@@ -58,7 +59,11 @@ BAD_VALUES = {
 
 
 def named(values):
-    return [pytest.param(name, value, id=f"{name}={value!r}") for name, value in values]
+    return [pytest.param(name, value, id=id_of(name, value)) for name, value in values]
+
+
+def id_of(name, value):
+    return re.sub(" at 0x[0-9A-Fa-f]+", "", f"{name}={value!r}")  # alike in every run
 
 
 def fit(**parameters):
