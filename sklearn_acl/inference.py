@@ -39,8 +39,8 @@ def resolve_exit_layer(exit_layer, exit_layer_numbers):
     is_bool = isinstance(exit_layer, (bool, np.bool_))
     if is_bool or not isinstance(exit_layer, numbers.Integral):
         raise TypeError(
-            f"exit_layer must be an integer in 1..{deepest} or None, got {exit_layer!r} "
-            f"of type {type(exit_layer).__name__}."
+            f"exit_layer must be an integer in 1..{deepest} or None, got "
+            f"{exit_layer!r} of type {type(exit_layer).__name__}."
         )
     if exit_layer in exit_layer_numbers:
         return int(exit_layer)
