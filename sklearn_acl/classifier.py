@@ -149,8 +149,6 @@ class ACLClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MultiExit
         1 prints a line per epoch; 0 is silent.
     device : str, torch.device or None, default=None
         Where to run; None takes CUDA where there is one.
-    use_caching : bool, default=False
-        skorch's caching of predictions for scoring callbacks.
     **kwargs
         Parameters of the parts above, with a prefix, such as
         ``optimizer__weight_decay`` or ``callbacks__print_log``.
@@ -227,7 +225,6 @@ class ACLClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MultiExit
         warm_start=False,
         verbose=1,
         device=None,
-        use_caching=False,
         **kwargs,
     ):
         for name in kwargs:
@@ -250,7 +247,7 @@ class ACLClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MultiExit
             warm_start=warm_start,
             verbose=verbose,
             device=device,
-            use_caching=use_caching,
+            use_caching=False,
             classes=classes,
             **kwargs,
         )

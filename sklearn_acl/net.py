@@ -33,7 +33,13 @@ from .strategies import exits_of
 from .training_data import ordered_batches, row_numbers, training_batches
 
 #: Parameters of skorch that have no meaning here.
-UNUSED_PARAMETERS = ("compile", "dataset", "predict_nonlinearity", "torch_load_kwargs")
+UNUSED_PARAMETERS = (
+    "compile",
+    "dataset",
+    "predict_nonlinearity",
+    "torch_load_kwargs",
+    "use_caching",
+)
 
 
 def may_be_parameter(name):

@@ -56,7 +56,6 @@ CONSTRAINTS = {
     "train_split": [callable, None],
     "callbacks": [list, StrOptions({"disable"}), None],
     "warm_start": ["boolean"],
-    "use_caching": ["boolean"],
     "verbose": ["verbose"],
 }
 

@@ -496,7 +496,6 @@ CONSTRAINED = {
     "train_split": [(5, "a callable or None")],
     "callbacks": [("a", "an instance of 'list', a str among {'disable'} or None")],
     "warm_start": [("yes", BOOLEAN)],
-    "use_caching": [("yes", BOOLEAN)],
     "classes": [("food", "an array-like or None")],
     "class_weight": [
         ("auto", "an instance of 'dict', a str among {'balanced'} or None"),
@@ -519,8 +518,7 @@ CHOICES = {
 
 PARAMETER_CASES = [
     case(
-        # without the address of an object, which differs between workers
-        f"{name}={value!r}".partition(" at 0x")[0],
+        f"{name}={value!r}",
         ValueError,
         constraint(name, expected, value),
         name,
@@ -546,7 +544,14 @@ PARAMETER_CASES += [
     for name, value in CHOICES.items()
 ]
 PARAMETER_CASES += [
-    case(f"random_state={value!r}", ValueError, SEED, "random_state", value)
+    # without the address of an object, which differs between workers
+    case(
+        f"random_state={value!r}".partition(" at ")[0],
+        ValueError,
+        SEED,
+        "random_state",
+        value,
+    )
     for value in (-1, 1.5, "a", np.random.default_rng(0))
 ]
 PARAMETER_CASES += [

@@ -18,6 +18,7 @@ from sklearn.utils import estimator_checks
 from tiny import LABELS, TEXTS, make_vocabulary
 
 from sklearn_acl import ACLClassifier
+from sklearn_acl.net import UNUSED_PARAMETERS
 
 WORDS = [word for word in make_vocabulary() if word.isalpha() and len(word) > 1]
 N_BINS = 24
@@ -289,7 +290,7 @@ def test_an_excluded_check_would_fail(name, backbone):
 def test_the_constructor_sets_parameters_and_what_skorch_reads():
     clf = ACLClassifier(NOWHERE)
     public = {name for name in vars(clf) if not name.startswith("_")}
-    unused = {"compile", "dataset", "predict_nonlinearity", "torch_load_kwargs"}
+    unused = set(UNUSED_PARAMETERS)
     of_skorch = {"history_", "initialized_", "virtual_params_"}
     assert public - set(clf.get_params(deep=False)) == of_skorch | unused
 

@@ -262,7 +262,8 @@ def test_steps_without_an_angle_are_counted(make):
     classifier.fit(X[:3], Y[:3])
     assert np.isnan(classifier.angles_).all()
     assert classifier.history[-1, "angle_undefined"] == 3
-    assert "angle_mean" not in classifier.history[-1]
+    assert np.isnan(classifier.history[-1, "angle_mean"])
+    assert classifier.history[-1, "gated_share"] == 0
 
 
 def test_angles_belong_to_the_latest_fit(make, cross_entropy):

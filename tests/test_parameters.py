@@ -53,7 +53,6 @@ BAD_VALUES = {
     "train_split": ("callable", [0.2, 5, "stratified"]),
     "callbacks": ("'list'", [3, "enable", (EarlyStopping(),), EarlyStopping()]),
     "warm_start": ("bool", ["yes", None, 2.5]),
-    "use_caching": ("bool", ["yes", None, 2.5]),
     "verbose": ("int", ["loud", None, -1, 0.5]),
 }
 
