@@ -31,12 +31,13 @@ def parse_arguments(arguments=None):
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("--train", type=Path, required=True, metavar="FILE")
-    add("--test", type=Path, required=True, metavar="FILE")
+    files = {"type": Path, "required": True, "metavar": "FILE"}
+    add("--train", **files, help="TSV or CSV file to train on, also .gz")
+    add("--test", **files, help="file of the same form to score")
     add("--text", nargs="+", metavar="COLUMN", help="text column, or two for pairs")
-    add("--label", default="label", metavar="COLUMN")
+    add("--label", default="label", metavar="COLUMN", help="default: %(default)s")
     add("--sep", help="separator, if the files' names do not tell")
-    add("--encoding", default="utf-8")
+    add("--encoding", default="utf-8", help="default: %(default)s")
     add("--exit-layer", type=int, metavar="K", help="exit to report on (default: last)")
     add("--grid", action="store_true", help="search parameters by cross-validation")
     add("--cv", type=int, default=2, help="folds of --grid (default: %(default)s)")
@@ -63,7 +64,9 @@ def read(path, args):
             path, text=text, label=args.label, sep=args.sep, encoding=args.encoding
         )
     except (OSError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        hint = " (here: --text, --label, --sep, --encoding)"
+        hint = hint if isinstance(error, ValueError) else ""
+        print(f"error: {error}{hint}", file=sys.stderr)
         raise SystemExit(2) from None
     return table.texts, np.array(table.labels)
 
