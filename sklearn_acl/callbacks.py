@@ -1,5 +1,6 @@
 """skorch callbacks that the classifier installs by default."""
 
+import math
 import sys
 import traceback
 
@@ -20,7 +21,7 @@ class WarmupDecay:
     Parameters
     ----------
     n_steps : int
-        Optimizer steps of the whole training.
+        Optimizer steps of the training, or of one stage of it.
     warmup : float
         Share of the steps over which the rate rises from near zero to its full
         value, in [0, 1].
@@ -100,6 +101,17 @@ def check_monitored(callbacks):
                 "fit(validation_data=(X, y)), or monitor 'train_loss'. partial_fit "
                 "never validates."
             )
+
+
+def forget_best_scores(callbacks):
+    """Let the scores to come compete with each other only.
+
+    A later stage scores other exits: none of its epochs might ever be "best" beside
+    those of the first, and `Checkpoint` would put the first stage's weights back.
+    """
+    for _, callback in callbacks:
+        if hasattr(callback, "best_score_"):
+            callback.best_score_ = math.inf if callback.lower_is_better else -math.inf
 
 
 def raised_by_callback(error):

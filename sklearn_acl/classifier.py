@@ -7,19 +7,21 @@ from sklearn.metrics import accuracy_score
 from sklearn.utils.validation import check_is_fitted
 from torch.utils.data import DataLoader
 
-from . import persistence
+from . import inference, persistence
 from .backbones import DEFAULT_BACKBONE
-from .containers import reject_containers
+from .calibration import calibrate_heads, reset_heads
+from .checked_data import check_held_out, check_training_data, take_labels
 from .encoder import MultiExitEncoder, accepted_inputs
+from .exit_arrays import EMBEDDINGS, LOGITS, PROBABILITIES
+from .exit_rules import check_exit_rule
+from .fit_memory import remembered_fit
 from .head_init import initialize_heads
 from .inference import (
-    class_probabilities,
     iterate_outputs,
     move,
     resolve_exit_layer,
     warn_truncated,
 )
-from .label_columns import label_column_of
 from .labels import DecodedLabels, decode_labels, encode_labels
 from .losses import ACLLoss
 from .net import UNUSED_PARAMETERS, MultiExitNet, may_be_parameter
@@ -34,7 +36,6 @@ from .training_data import (
     ordered_batches,
     split_rows,
 )
-from .weights import training_weights
 
 #: Parameters that a fitted network cannot change, short of fitting anew.
 _STRUCTURE = ("n_layers", "pooling", "strategy", "max_length")
@@ -123,13 +124,37 @@ class ACLClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MultiExit
         that occur in `y`.
     exit_layer : int, default=None
         The exit that answers, counted in layers from 1; no deeper layer runs. None is
-        the deepest. Used by prediction only.
+        the deepest. Used by prediction only, as are the next three.
+    exit_threshold : float, default=None
+        Lets each text leave at the first exit, up to `exit_layer`, where `exit_rule`
+        finds it done; later layers run on the texts that remain. In [0, 1] for the
+        built-in rules. None sends all texts to `exit_layer`.
+    exit_rule : {"confidence", "entropy", "patience", "patience_entropy"} or callable, \
+            default="confidence"
+        When a text is done: its highest probability is above the threshold
+        ("confidence"); the entropy of its probabilities, over that of the uniform
+        distribution, is below it ("entropy"); the last `exit_patience` exits each
+        predict what the one before them does, with a probability above the threshold
+        ("patience"; 0 is PABEE); the last `exit_patience` exits each have an entropy
+        below it ("patience_entropy", PCEE-BERT). Comparisons are strict. A function
+        ``rule(proba, threshold) -> bool`` gets the probabilities (n_exits, n_classes)
+        of the exits that one text has passed.
+    exit_patience : int, default=2
+        Exits in a row for the rules that count them: "patience" lets a text leave at
+        exit number `exit_patience` + 1 at the earliest, "patience_entropy" at exit
+        number `exit_patience`.
     random_state : int, RandomState instance or None, default=None
         Governs initialisation, dropout, shuffling and splitting. An integer makes two
         fits on a CPU equal to the bit for the same machine, thread count and versions.
         Torch's global generator is seeded for the fit and put back afterwards.
+    memory : str, path, joblib.Memory or None, default=None
+        Where fits are kept: one that differs from an earlier one only in parameters of
+        prediction is loaded instead of trained. Needs an integer `random_state` or a
+        `RandomState`.
     module : type, default=MultiExitEncoder
-        The network; ``module__dropout`` sets the dropout of the exits.
+        The network; ``module__dropout`` sets the dropout of the exits, and with
+        ``module__gradient_equilibrium=True`` layers train on the mean of the gradients
+        of the exits above them, not on the sum.
     optimizer : type, default=torch.optim.AdamW
         The optimizer; its parameters follow with the prefix ``optimizer__``. Biases
         and normalisation weights are not decayed.
@@ -165,6 +190,10 @@ class ACLClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MultiExit
         One entry per epoch: ``train_loss``, ``valid_loss`` and ``valid_acc`` where
         there is a validation part, ``angle_mean`` (degrees) and ``gated_share`` of
         the mini-batches.
+    calibration_ : dict of ndarray of shape (n_exits,)
+        After `calibrate_exits`: the ``temperature`` of each exit; its expected
+        calibration error (15 bins) and log loss (nats) on the same texts,
+        ``error_before``, ``error_after``, ``log_loss_before``, ``log_loss_after``.
     angles_ : ndarray of shape (n_steps,), dtype float32
         Angle between the two gradients at every optimizer step, in degrees; NaN where
         none was measured.
@@ -215,7 +244,11 @@ class ACLClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MultiExit
         class_weight=None,
         classes=None,
         exit_layer=None,
+        exit_threshold=None,
+        exit_rule="confidence",
+        exit_patience=2,
         random_state=None,
+        memory=None,
         module=MultiExitEncoder,
         optimizer=torch.optim.AdamW,
         iterator_train=DataLoader,
@@ -274,7 +307,11 @@ class ACLClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MultiExit
         self.mixed_precision = mixed_precision
         self.class_weight = class_weight
         self.exit_layer = exit_layer
+        self.exit_threshold = exit_threshold
+        self.exit_rule = exit_rule
+        self.exit_patience = exit_patience
         self.random_state = random_state
+        self.memory = memory
 
     # -- fitting -------------------------------------------------------------
 
@@ -310,7 +347,10 @@ class ACLClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MultiExit
         classes = self.classes_ if warm else self.classes
         data = self._check_training_data(X, y, sample_weight, classes, warm=warm)
         valid = self._check_validation_data(validation_data, data)
-        self._fit_checked(data, valid, warm=warm, epochs=self.max_epochs)
+        self.seed_ = draw_seed(self.random_state)
+        with remembered_fit(self, data, valid, warm=warm) as loaded:
+            if not loaded:
+                self._fit_checked(data, valid, warm=warm, epochs=self.max_epochs)
         return self
 
     def partial_fit(self, X, y=None, classes=None, sample_weight=None):
@@ -345,11 +385,11 @@ class ACLClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MultiExit
         elif classes is None:
             classes = self.classes
         data = self._check_training_data(X, y, sample_weight, classes, warm=warm)
+        self.seed_ = draw_seed(self.random_state)
         self._fit_checked(data, None, warm=warm, epochs=1, constant_lr=True)
         return self
 
     def _fit_checked(self, data, valid, *, warm, epochs, constant_lr=False):
-        self.seed_ = draw_seed(self.random_state)
         # a caller may have switched gradients off
         with seeded(self.seed_), torch.inference_mode(False), torch.enable_grad():
             if warm:
@@ -362,6 +402,8 @@ class ACLClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MultiExit
                 train, held_out = split_rows(rows, self.train_split, self.seed_)
             else:
                 train = rows
+            reset_heads(self.module_.heads)
+            vars(self).pop("calibration_", None)
             if warm:
                 self.restart_training_parts()
             else:
@@ -375,45 +417,25 @@ class ACLClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MultiExit
 
     def _check_training_data(self, X, y, sample_weight, classes, *, warm):
         """Check texts, labels and weights; nothing is loaded yet."""
-        columns = self.text_columns_ if warm else self.text_columns
-        X, y, label_column = _take_labels(X, y, columns)
-        texts = check_texts(
+        return check_training_data(
             X,
-            columns=columns,
+            y,
+            columns=self.text_columns_ if warm else self.text_columns,
             n_columns=self.n_text_columns_ if warm else None,
-            exclude=label_column,
+            classes=classes,
+            class_weight=self.class_weight,
+            sample_weight=sample_weight,
         )
-        codes, classes = encode_labels(y, classes=classes, n_rows=len(texts))
-        weights = training_weights(codes, classes, self.class_weight, sample_weight)
-        return _CheckedData(texts, codes, classes, weights)
 
     def _check_validation_data(self, validation_data, data):
         if validation_data is None:
             return None
-        if not isinstance(validation_data, (tuple, list)) or len(validation_data) != 2:
-            is_sized = hasattr(validation_data, "__len__")
-            size = f" of length {len(validation_data)}" if is_sized else ""
-            raise ValueError(
-                "validation_data must be a tuple (X, y), got "
-                f"{type(validation_data).__name__}{size}."
-            )
-        columns = data.texts.column_names
-        try:
-            X, y, label_column = _take_labels(*validation_data, columns)
-        except (TypeError, ValueError) as error:
-            raise type(error)(f"In validation_data: {error}") from error
-        texts = check_texts(
-            X,
-            columns=columns,
+        return check_held_out(
+            validation_data,
+            columns=data.texts.column_names,
             n_columns=data.texts.n_columns,
-            exclude=label_column,
-            name="validation_data[0]",
+            classes=data.classes,
         )
-        try:
-            codes, _ = encode_labels(y, classes=data.classes, n_rows=len(texts))
-        except (TypeError, ValueError) as error:
-            raise type(error)(f"In validation_data: {error}") from error
-        return _CheckedData(texts, codes, data.classes, None)
 
     def _start(self, data):
         """Load the pretrained encoder and build all parts around it."""
@@ -425,7 +447,7 @@ class ACLClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MultiExit
         self.text_columns_ = data.texts.column_names
         self.n_text_columns_ = data.texts.n_columns
         self.initialize()
-        resolve_exit_layer(self.exit_layer, self.exit_layer_numbers_)
+        self._check_inference_parameters()
         self.structure_ = {name: getattr(self, name) for name in _STRUCTURE}
         self.max_length_ = resolve_max_length(
             self.max_length,
@@ -436,7 +458,7 @@ class ACLClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MultiExit
 
     def _check_still_fits(self):
         """Raise if a parameter asks for another network than the one that goes on."""
-        resolve_exit_layer(self.exit_layer, self.exit_layer_numbers_)
+        self._check_inference_parameters()
         for name, fitted in self.structure_.items():
             if getattr(self, name) != fitted:
                 raise ValueError(
@@ -460,6 +482,56 @@ class ACLClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MultiExit
         )
         initialize_heads(self.module_, batches, method=self.head_init, seed=self.seed_)
 
+    # -- calibration ---------------------------------------------------------
+
+    def calibrate_exits(self, X, y=None):
+        """Fit a temperature for every exit, so that its confidence can be believed.
+
+        The logits of an exit are divided by its temperature from here on [1]_. No
+        exit changes its prediction; probabilities and what `exit_threshold` compares
+        with do. Training goes on without temperatures and takes them away.
+
+        Parameters
+        ----------
+        X, y
+            Texts and labels, as in `fit`, that served neither training nor early
+            stopping. A hundred or more: one number per exit is fitted.
+
+        Returns
+        -------
+        self
+            With the attribute `calibration_`.
+
+        Raises
+        ------
+        ValueError, TypeError
+            For texts and labels that cannot be used.
+
+        Warns
+        -----
+        UserWarning
+            If the texts set no temperature for an exit: it answers all of them
+            rightly, or no better than by chance.
+
+        References
+        ----------
+        .. [1] Guo et al. (2017), "On Calibration of Modern Neural Networks", ICML.
+        """
+        check_is_fitted(self)
+        data = check_held_out(
+            (X, y),
+            columns=self.text_columns_,
+            n_columns=self.n_text_columns_,
+            classes=self.classes_,
+            name="(X, y)",
+        )
+        # on top of the temperatures that there are; a failure changes none
+        logits = self._read_exits(data.texts, self.exit_layer_numbers_, LOGITS)
+        self.calibration_ = calibrate_heads(
+            self.module_.heads, logits, data.codes, self.exit_layer_numbers_
+        )
+        return self
+
     # -- prediction ----------------------------------------------------------
 
     def predict_proba(self, X, exit_layer=None):
@@ -470,7 +542,8 @@ class ACLClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MultiExit
         X : array-like
             Texts, as in `fit`.
         exit_layer : int, default=None
-            The exit that answers; None is the parameter `exit_layer`.
+            The exit that answers, or the deepest that may where `exit_threshold` is
+            set. None is the parameter `exit_layer`.
 
         Returns
         -------
@@ -484,11 +557,12 @@ class ACLClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MultiExit
         ValueError, TypeError
             For texts that cannot be used and exits that do not exist.
         """
-        exit_layer = self._exit_in_use(exit_layer)
-        return self._read_exits(X, (exit_layer,), _read_probabilities)[0]
+        return self._read_answers(X, exit_layer, PROBABILITIES)[0]
 
     def predict_proba_exits(self, X):
         """Probability of each class at every exit, from one pass.
+
+        Neither `exit_layer` nor `exit_threshold` plays a part.
 
         Parameters
         ----------
@@ -501,18 +575,39 @@ class ACLClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MultiExit
             Exits in the order of `exit_layer_numbers_`.
         """
         check_is_fitted(self)
-        return self._read_exits(X, self.exit_layer_numbers_, _read_probabilities)
+        return self._read_exits(X, self.exit_layer_numbers_, PROBABILITIES)
 
-    def predict(self, X, exit_layer=None):
-        """Predict labels; parameters as in `predict_proba`.
+    def predict(self, X, exit_layer=None, return_exit_layers=False):
+        """Predict labels.
+
+        Parameters
+        ----------
+        X, exit_layer
+            As in `predict_proba`.
+        return_exit_layers : bool, default=False
+            Whether to return the layers as well.
 
         Returns
         -------
         labels : ndarray of shape (n_samples,)
             The class of highest probability.
+        layers : ndarray of shape (n_samples,), dtype int64
+            The layer whose exit answered, for each text; only with
+            `return_exit_layers`.
         """
-        best = self.predict_proba(X, exit_layer).argmax(axis=1)
-        return self.classes_[best]
+        proba, layers = self._read_answers(X, exit_layer, PROBABILITIES)
+        labels = self.classes_[proba.argmax(axis=1)]
+        return (labels, layers) if return_exit_layers else labels
+
+    def exit_layers(self, X, exit_layer=None):
+        """Layer whose exit answers, for each text; parameters as in `predict_proba`.
+
+        Returns
+        -------
+        layers : ndarray of shape (n_samples,), dtype int64
+            Counted from 1; all the same unless `exit_threshold` is set.
+        """
+        return self._read_answers(X, exit_layer, PROBABILITIES)[1]
 
     def decision_function(self, X, exit_layer=None):
         """Class scores before the softmax; parameters as in `predict_proba`.
@@ -522,8 +617,7 @@ class ACLClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MultiExit
         scores : ndarray of shape (n_samples, n_classes) or (n_samples,)
             With two classes, the score of ``classes_[1]`` less that of the other.
         """
-        exit_layer = self._exit_in_use(exit_layer)
-        scores = self._read_exits(X, (exit_layer,), _read_logits)[0]
+        scores, _ = self._read_answers(X, exit_layer, LOGITS)
         return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
 
     def transform(self, X, exit_layer=None):
@@ -534,8 +628,7 @@ class ACLClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MultiExit
         embeddings : ndarray of shape (n_samples, n_features), dtype float32
             What the exit's classifier multiplies.
         """
-        exit_layer = self._exit_in_use(exit_layer)
-        return self._read_exits(X, (exit_layer,), _read_embeddings)[0]
+        return self._read_answers(X, exit_layer, EMBEDDINGS)[0]
 
     def score(self, X, y=None, sample_weight=None, exit_layer=None):
         """Accuracy of `predict`; parameters as in `fit` and `predict_proba`.
@@ -545,7 +638,7 @@ class ACLClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MultiExit
         accuracy : float
         """
         check_is_fitted(self)
-        X, y, label_column = _take_labels(X, y, self.text_columns_)
+        X, y, label_column = take_labels(X, y, self.text_columns_)
         texts = self._check_new_texts(X, exclude=label_column)
         codes, classes = encode_labels(y, n_rows=len(texts), require_two=False)
         labels = decode_labels(codes, classes)
@@ -558,16 +651,23 @@ class ACLClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MultiExit
         All texts run before the first batch comes, so that those of similar length
         share a batch and a warning is given once.
         """
-        exit_layer = self._exit_in_use(None)
-        logits = self._read_exits(X, (exit_layer,), _read_logits)[0]
+        logits, _ = self._read_answers(X, None, LOGITS)
         for batch in torch.from_numpy(logits).split(self.batch_size):
             yield batch.to(device)
 
-    def _exit_in_use(self, exit_layer):
-        check_is_fitted(self)
+    def _check_inference_parameters(self, exit_layer=None):
+        """Layer of the deepest exit that may answer."""
         if exit_layer is None:
             exit_layer = self.exit_layer
-        return resolve_exit_layer(exit_layer, self.exit_layer_numbers_)
+        deepest = resolve_exit_layer(exit_layer, self.exit_layer_numbers_)
+        check_exit_rule(self.exit_rule, self.exit_threshold, self.exit_patience)
+        if self.exit_threshold is not None and self.n_exits_ == 1:
+            raise ValueError(
+                f"exit_threshold={self.exit_threshold!r}: this model has one exit, at "
+                "which every text leaves. Fit with strategy='joint' to train an exit "
+                "after every layer, or set exit_threshold=None."
+            )
+        return deepest
 
     def _check_new_texts(self, X, exclude=None):
         return check_texts(
@@ -578,24 +678,51 @@ class ACLClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MultiExit
             allow_empty=True,
         )
 
-    def _read_exits(self, X, exits, read):
-        """Array (n_exits, n_samples, ...) of what `read` takes from the outputs."""
-        check_batch_size("batch_size", self.batch_size)
+    def _read_exits(self, X, exits, array):
+        """Array (n_exits, n_samples, ...) of one kind, of some exits."""
         texts = self._check_new_texts(X)
-        shape, dtype = read.shape(self.module_), read.dtype
-        result = np.empty((len(exits), len(texts), shape), dtype=dtype)
-        self.module_.to(resolve_device(self.device))
-        batches = iterate_outputs(
-            self.module_,
+        result = self._empty(array, len(exits), len(texts))
+        for rows, outputs in self._run(iterate_outputs, texts, exits):
+            result[:, rows] = array.read(outputs)
+        return result
+
+    def _read_answers(self, X, exit_layer, array):
+        """Array (n_samples, ...) of one kind, and the layer of each text's exit."""
+        check_is_fitted(self)
+        deepest = self._check_inference_parameters(exit_layer)
+        if self.exit_threshold is None:
+            result = self._read_exits(X, (deepest,), array)[0]
+            return result, np.full(len(result), deepest)
+        texts = self._check_new_texts(X)
+        result = self._empty(array, len(texts))
+        layers = np.empty(len(texts), dtype=np.int64)
+        leaving = {
+            "rule": self.exit_rule,
+            "threshold": self.exit_threshold,
+            "patience": self.exit_patience,
+        }
+        exits = tuple(k for k in self.exit_layer_numbers_ if k <= deepest)
+        for rows, outputs in self._run(
+            inference.iterate_adaptive, texts, exits, **leaving
+        ):
+            result[rows] = array.read(outputs)
+            layers[rows] = outputs.exit_layers.cpu()
+        return result, layers
+
+    def _empty(self, array, *shape):
+        return np.empty((*shape, array.width(self.module_)), dtype=array.dtype)
+
+    def _run(self, iterate, texts, exits, **settings):
+        check_batch_size("batch_size", self.batch_size)
+        return iterate(
+            self.module_.to(resolve_device(self.device)),
             texts,
             self.tokenizer_,
             exits=exits,
             batch_size=self.batch_size,
+            **settings,
             **self._limits,
         )
-        for rows, outputs in batches:
-            result[:, rows] = read(outputs)
-        return result
 
     # -- what a fitted classifier knows --------------------------------------
 
@@ -701,69 +828,3 @@ class ACLClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MultiExit
 
     def __setstate__(self, state):
         persistence.restore_state(self, state)
-
-
-class _CheckedData:
-    """Texts, label codes, classes and weights that passed every check."""
-
-    def __init__(self, texts, codes, classes, weights):
-        self.texts = texts
-        self.codes = codes
-        self.classes = classes
-        self.weights = weights
-
-
-class _Read:
-    """How to read one kind of array off `ExitOutputs`."""
-
-    def __init__(self, read, shape, dtype):
-        self.read = read
-        self.shape = shape
-        self.dtype = dtype
-
-    def __call__(self, outputs):
-        return self.read(outputs)
-
-
-_read_probabilities = _Read(
-    lambda outputs: class_probabilities(outputs.logits),
-    lambda module: module.heads[0].classifier.out_features,
-    np.float64,
-)
-_read_logits = _Read(
-    lambda outputs: outputs.logits.float().cpu().numpy(),
-    lambda module: module.heads[0].classifier.out_features,
-    np.float32,
-)
-_read_embeddings = _Read(
-    lambda outputs: outputs.embeddings.float().cpu().numpy(),
-    lambda module: module.heads[0].classifier.in_features,
-    np.float32,
-)
-
-
-def _take_labels(X, y, columns):
-    """Labels and the column of X that they are: (X, labels, name or None).
-
-    `columns` are the names of the text columns, where they are known.
-    """
-    if y is None:
-        raise ValueError(
-            "This method requires y to be passed, but the target y is None: pass the "
-            "labels or, for a datasets.Dataset or a DataFrame, the name of the label "
-            "column, as in fit(X, y='label')."
-        )
-    if not isinstance(y, str):
-        return X, y, label_column_of(X, y, columns)
-    reject_containers(X, "X")
-    names = getattr(X, "column_names", None)
-    if names is None:
-        names = getattr(X, "columns", None)
-    if names is None:
-        raise ValueError(
-            f"y={y!r} names a column, but X is a {type(X).__name__}, which has none; "
-            "pass one label per text."
-        )
-    if y not in list(names):
-        raise ValueError(f"y={y!r} is no column of X; there are {list(names)}.")
-    return X, X[y], y

@@ -6,14 +6,17 @@ exit reads exactly what the next layer would have read.
 
 import inspect
 import numbers
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from .adaptive import AdaptiveOutputs, Departures
+from .equilibrium import GradientEquilibrium
 from .families import family_of
-from .layer_run import hook_layers, run_until
+from .layer_run import hook_layers, run_dropping, run_until
 
 POOLINGS = ("mean", "cls")
 
@@ -54,6 +57,8 @@ class ExitHead(nn.Module):
         Map from D to D.
     classifier : nn.Linear
         Map from D to C; the rows of its weight are the label embeddings.
+    temperature : Tensor of shape ()
+        What logits are divided by outside training; 1 until the exit is calibrated.
     """
 
     def __init__(self, n_features, n_classes, dropout=0.1):
@@ -61,11 +66,14 @@ class ExitHead(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.dense = nn.Linear(n_features, n_features)
         self.classifier = nn.Linear(n_features, n_classes)
+        self.register_buffer("temperature", torch.ones(()))
 
     def forward(self, pooled: Tensor) -> tuple[Tensor, Tensor]:
         """Logits (B, C) and embeddings (B, D) of pooled hidden states (B, D)."""
         embeddings = torch.tanh(self.dense(self.dropout(pooled)))
-        return self.classifier(self.dropout(embeddings)), embeddings
+        logits = self.classifier(self.dropout(embeddings))
+        # dividing by 1 changes no bit
+        return logits if self.training else logits / self.temperature, embeddings
 
 
 class MultiExitEncoder(nn.Module):
@@ -87,6 +95,10 @@ class MultiExitEncoder(nn.Module):
         the one of the first token.
     dropout : float, default=0.1
         Dropout probability inside the heads.
+    gradient_equilibrium : bool, default=False
+        Whether layers get the mean, not the sum, of the gradients of the exits above
+        them, of those that run [1]_. The loss stays the same, and so do its gradients
+        inside the exits.
 
     Attributes
     ----------
@@ -101,7 +113,7 @@ class MultiExitEncoder(nn.Module):
 
     Raises
     ------
-    ValueError
+    ValueError, TypeError
         If the architecture is not supported or an argument is out of range.
 
     Notes
@@ -109,19 +121,36 @@ class MultiExitEncoder(nn.Module):
     A batch is a dict of tensors as tokenizers return it: ``input_ids`` and
     ``attention_mask``, both of shape (B, T), padded on the right, and
     ``token_type_ids`` where the model takes it. Other entries are ignored.
+
+    References
+    ----------
+    .. [1] Li et al. (2019), "Improved Techniques for Training Adaptive Deep Networks".
     """
 
     def __init__(
-        self, backbone, n_classes, *, exit_layers=None, pooling="mean", dropout=0.1
+        self,
+        backbone,
+        n_classes,
+        *,
+        exit_layers=None,
+        pooling="mean",
+        dropout=0.1,
+        gradient_equilibrium=False,
     ):
         super().__init__()
         if pooling not in POOLINGS:
             raise ValueError(f"pooling must be one of {POOLINGS}; got {pooling!r}.")
+        if not isinstance(gradient_equilibrium, (bool, np.bool_)):
+            raise TypeError(
+                "gradient_equilibrium must be True or False; got "
+                f"{gradient_equilibrium!r}."
+            )
         self.family = family_of(backbone.config)
         self.n_layers = self.family.n_layers(backbone)
         every = range(1, self.n_layers + 1)
         self.exit_layer_numbers = _ascending("exit_layers", exit_layers, every)
         self.pooling = pooling
+        self.gradient_equilibrium = gradient_equilibrium
         self.backbone = backbone
         # never trained and never read: it must not reach an optimizer or a file
         if getattr(backbone, "pooler", None) is not None:
@@ -160,11 +189,72 @@ class MultiExitEncoder(nn.Module):
         # Not stacked before the heads: a gradient of one exit's own terms would have to
         # go back through the layers of every deeper exit.
         pooled = self._pooled_each(inputs, exits)
-        heads = [self.heads[self.exit_layer_numbers.index(exit)] for exit in exits]
+        heads = [self._head(exit) for exit in exits]
         outputs = [head(row) for head, row in zip(heads, pooled, strict=True)]
         logits, embeddings = zip(*outputs, strict=True)
         labels = torch.stack([head.classifier.weight for head in heads])
         return ExitOutputs(torch.stack(logits), torch.stack(embeddings), labels)
+
+    @torch.no_grad()
+    def adaptive(
+        self,
+        inputs: Mapping[str, Tensor],
+        exits: Iterable[int] | None,
+        leaves: Callable[[Tensor], np.ndarray],
+    ) -> AdaptiveOutputs:
+        """Let each text leave at an exit; deeper layers run on the others only.
+
+        Parameters
+        ----------
+        inputs : dict of Tensor
+            A batch.
+        exits : iterable of int or None
+            Layer numbers, a subset of `exit_layer_numbers`. None means all. The last
+            one answers for all that are left; no deeper layer runs.
+        leaves : callable
+            ``leaves(logits) -> gone``, called after each of the exits but the last, in
+            ascending order, until nobody is left. It gets the logits (n, C) of that
+            exit for the n texts still there, in the order of the batch, and returns an
+            array of n booleans. Texts that stay are the rows of the next call, so that
+            a callable which lasts for one batch can keep their history.
+
+        Returns
+        -------
+        outputs : AdaptiveOutputs
+            In the order of the batch, without gradients. Of texts that go on together
+            to the same exit, equal to `forward` up to rounding; to the bit if nobody
+            left before.
+
+        Raises
+        ------
+        ValueError
+            If there is no exit after one of these layers, or `leaves` returns
+            something else.
+        RuntimeError
+            If the backbone passes its layers something of which it is not known how
+            texts leave it.
+        """
+        exits = self._check_exits(exits)
+        mask = inputs["attention_mask"]
+        departures = Departures(len(mask), leaves)
+
+        def staying(layer, hidden):
+            nonlocal mask
+            answers = self._answers(layer, self._normed(hidden), mask)
+            rows = departures.reach(layer, answers)
+            if rows is not None:
+                mask = mask.index_select(0, rows)
+            return rows
+
+        inputs = self._accept(inputs)
+        hidden, output = run_dropping(
+            self.backbone, inputs, exits, staying, self.family
+        )
+        if len(mask):
+            ended = hidden is None
+            hidden = output.last_hidden_state if ended else self._normed(hidden)
+            departures.finish(exits[-1], self._answers(exits[-1], hidden, mask))
+        return departures.outputs()
 
     def hidden_states(
         self, inputs: Mapping[str, Tensor], layers: Iterable[int]
@@ -228,25 +318,37 @@ class MultiExitEncoder(nn.Module):
     def _check_exits(self, exits):
         return _ascending("exits", exits, self.exit_layer_numbers)
 
+    def _head(self, exit):
+        return self.heads[self.exit_layer_numbers.index(exit)]
+
+    def _answers(self, exit, hidden, mask):
+        """Logits and embeddings of an exit for (normed) hidden states."""
+        return self._head(exit)(self._pool(hidden, mask))
+
     def _pooled_each(self, inputs, exits):
-        states = self._run(inputs, exits)
+        fork = GradientEquilibrium(exits) if self.gradient_equilibrium else None
+        states = self._run(inputs, exits, fork)
         mask = inputs["attention_mask"]
         return [self._pool(states[layer], mask) for layer in exits]
 
     def _pool(self, hidden, mask):
         return hidden[:, 0] if self.pooling == "cls" else mean_pool(hidden, mask)
 
-    def _run(self, inputs, layers):
+    def _run(self, inputs, layers, fork=None):
         """Map each of the (ascending) layer numbers to its hidden states (B, T, D)."""
-        inputs = {name: inputs[name] for name in self._accepted if name in inputs}
         last = layers[-1]
         at_end = self.family.ends_model(self.backbone, last)
-        states, output = run_until(self.backbone, inputs, layers)
-        norm = self.family.apply_final_norm
-        states = {k: norm(self.backbone, hidden) for k, hidden in states.items()}
+        states, output = run_until(self.backbone, self._accept(inputs), layers, fork)
+        states = {k: self._normed(hidden) for k, hidden in states.items()}
         if at_end:
             states[last] = output.last_hidden_state
         return states
+
+    def _accept(self, inputs):
+        return {name: inputs[name] for name in self._accepted if name in inputs}
+
+    def _normed(self, hidden):
+        return self.family.apply_final_norm(self.backbone, hidden)
 
 
 def mean_pool(hidden: Tensor, attention_mask: Tensor) -> Tensor:

@@ -2,10 +2,12 @@
 
 import numbers
 import warnings
+from functools import partial
 
 import numpy as np
 import torch
 
+from .exit_rules import leaves
 from .tokens import length_sorted_batches, tokenize
 
 #: Texts tokenised and sorted at a time: bounds memory whatever the size of the input.
@@ -93,6 +95,58 @@ def iterate_outputs(encoder, texts, tokenizer, *, exits, batch_size, **tokenizin
     **tokenizing
         `max_length` and `accepted`, as `tokenize` takes them.
     """
+    run = partial(encoder, exits=exits)
+    return _iterate(encoder, texts, tokenizer, run, batch_size, tokenizing)
+
+
+def iterate_adaptive(
+    encoder,
+    texts,
+    tokenizer,
+    *,
+    exits,
+    batch_size,
+    rule,
+    threshold,
+    patience=1,
+    **tokenizing,
+):
+    """Yield (row numbers, `AdaptiveOutputs`) for batches of similar length.
+
+    Each text leaves at the first of the exits where the rule fires, else at the last,
+    and later layers run without it.
+
+    Parameters
+    ----------
+    encoder, texts, tokenizer, exits, batch_size, **tokenizing
+        As in `iterate_outputs`.
+    rule, threshold, patience
+        As in `exit_rules.leaves`.
+    """
+
+    def run(inputs):
+        return encoder.adaptive(inputs, exits, _Leaving(rule, threshold, patience))
+
+    return _iterate(encoder, texts, tokenizer, run, batch_size, tokenizing)
+
+
+class _Leaving:
+    """Asks a rule who of one batch leaves, exit after exit."""
+
+    def __init__(self, rule, threshold, patience):
+        self.settings = rule, threshold, patience
+        self.history = None  # (exits passed, texts still there, classes)
+
+    def __call__(self, logits):
+        passed = class_probabilities(logits)[None]
+        if self.history is not None:
+            passed = np.concatenate([self.history, passed])
+        gone = leaves(passed, *self.settings)
+        self.history = passed[:, ~gone] if gone.any() else passed
+        return gone
+
+
+def _iterate(encoder, texts, tokenizer, run, batch_size, tokenizing):
     encoder.eval()
     device = next(encoder.parameters()).device
     n_truncated = 0
@@ -103,7 +157,7 @@ def iterate_outputs(encoder, texts, tokenizer, *, exits, batch_size, **tokenizin
         for rows in length_sorted_batches(tokens.lengths, batch_size):
             # entered per batch: a caller may stop reading, or train, between two
             with torch.inference_mode(), torch.autocast(device.type, enabled=False):
-                outputs = encoder(move(tokens.collate(rows), device), exits=exits)
+                outputs = run(move(tokens.collate(rows), device))
             yield start + rows, outputs
     warn_truncated(n_truncated, len(texts), tokenizing["max_length"])
 

@@ -300,6 +300,14 @@ class ACLLoss(nn.Module):
         """Whether a contrastive term is computed at all."""
         return self.contrastive is not None and self.lam != 0
 
+    @property
+    def has_teacher(self):
+        """Whether the losses of the other exits read the last exit's outputs.
+
+        Only then does the last exit run along where it does not train.
+        """
+        return self.has_contrastive and self.contrastive == "acl_cl"
+
     def terms(self, outputs, labels, weight=None):
         """Both terms of every exit.
 

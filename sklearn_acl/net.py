@@ -21,6 +21,7 @@ from .callbacks import (
     EpochLog,
     WarmupScheduler,
     check_monitored,
+    forget_best_scores,
     raised_by_callback,
     release_training_state,
 )
@@ -29,7 +30,7 @@ from .gradients import MicroBatch, gated_backward
 from .inference import move
 from .optimization import autocast_dtype, parameter_groups
 from .parameters import resolve_device
-from .strategies import exits_of
+from .strategies import exits_of, stages_of
 from .training_data import ordered_batches, row_numbers, training_batches
 
 #: Parameters of skorch that have no meaning here.
@@ -125,6 +126,7 @@ class MultiExitNet(NeuralNetClassifier):
         """New callbacks, criterion and optimizer around the module there is."""
         # "initialized" would make skorch print that it re-initialises them
         self.initialized_ = False
+        self.stage_ = self.stages[0]
         self._initialize_virtual_params()
         self._initialize_callbacks()
         self._initialize_criterion()
@@ -133,10 +135,16 @@ class MultiExitNet(NeuralNetClassifier):
 
     # -- parts ---------------------------------------------------------------
 
+    @property
+    def stages(self):
+        """What the strategy trains, in order; `stage_` is the one that is running."""
+        return stages_of(self.strategy, self.module_.exit_layer_numbers)
+
     def initialize_module(self):
         """Load the pretrained encoder and put an exit after each layer it needs."""
         backbone, self.tokenizer_ = load_backbone(self.backbone, self.n_layers)
         self.module_ = self.build_module(backbone).to(resolve_device(self.device))
+        self.stage_ = self.stages[0]
         return self
 
     def build_module(self, backbone):
@@ -151,11 +159,14 @@ class MultiExitNet(NeuralNetClassifier):
         )
 
     def get_params_for_optimizer(self, prefix, named_parameters):
-        """Parameter groups and settings of the optimizer."""
+        """Parameter groups and settings of the optimizer of the running stage."""
         kwargs = self.get_params_for(prefix)
         lr = kwargs.setdefault("lr", self.lr)
+        named = list(named_parameters)
+        trained = self.stage_.parameters(self.module_, (p for _, p in named))
+        trained = set(map(id, trained))
         groups = parameter_groups(
-            named_parameters,
+            [(name, p) for name, p in named if id(p) in trained],
             lr=lr,
             head_lr_factor=self.head_lr_factor,
             user_groups=kwargs.pop("param_groups", ()),
@@ -199,15 +210,19 @@ class MultiExitNet(NeuralNetClassifier):
         step : dict
             `loss`, a scalar tensor; `y_pred` is None.
         """
+        trains = self.stage_.step(len(self.step_angles_))
         self._set_training(True)
+        trains.set_modes(self.module_)
         self._zero_grad_optimizer()
+        learnable = [parameter for _, parameter in self.get_all_learnable_params()]
         step = gated_backward(
             self.module_,
-            [parameter for _, parameter in self.get_all_learnable_params()],
-            self._micro_batches(*batch),
+            trains.parameters(self.module_, learnable),
+            self._micro_batches(trains, *batch),
             self.criterion_,
             angle_threshold=self.angle_threshold,
-            gate_scope=self.gate_scope,
+            gate_scope=trains.gate_scope(self.gate_scope),
+            exits=trains.exits,
             scale=self._loss_scale(),
         )
         if self.scaler_ is not None:
@@ -222,7 +237,7 @@ class MultiExitNet(NeuralNetClassifier):
         self.step_angles_.append((step.angle, step.gated))
         return {"loss": step.loss, "y_pred": None}
 
-    def _micro_batches(self, inputs, labels, weights):
+    def _micro_batches(self, trains, inputs, labels, weights):
         """Functions that run the forward pass of one micro-batch each."""
         total = float(weights.sum())
 
@@ -231,19 +246,21 @@ class MultiExitNet(NeuralNetClassifier):
             part = {name: tensor[rows, :longest] for name, tensor in inputs.items()}
             # a batch without weight has a loss of zero whatever its share
             share = float(weights[rows].sum()) / total if total > 0 else 0.0
-            return self._forward(part, labels[rows], weights[rows], share)
+            return self._forward(trains, part, labels[rows], weights[rows], share)
 
         size = self.training_batch_size
         starts = range(0, len(labels), size)
         return [partial(forward, slice(i, i + size)) for i in starts]
 
-    def _forward(self, inputs, labels, weights, share):
+    def _forward(self, trains, inputs, labels, weights, share):
         device = next(self.module_.parameters()).device
         dtype = autocast_dtype(self.mixed_precision, device)
-        with torch.autocast(device.type, dtype=dtype, enabled=dtype is not None):
-            outputs = self.module_(move(inputs, device))
+        autocast = torch.autocast(device.type, dtype=dtype, enabled=dtype is not None)
+        exits = trains.exits_to_run(self.criterion_)
+        with autocast, trains.without_graph(self.module_):
+            outputs = self.module_(move(inputs, device), exits=exits)
         terms = self.criterion_.terms(outputs, labels.to(device), weights.to(device))
-        return MicroBatch(outputs, terms, share)
+        return MicroBatch(outputs, trains.own_terms(terms), share)
 
     def _loss_scale(self):
         if self.scaler_ is None:
@@ -258,7 +275,9 @@ class MultiExitNet(NeuralNetClassifier):
             self.scaler_.update()
 
     def validation_step(self, batch, **fit_params):
-        """Mean cross-entropy and accuracy over exits for a batch, without training.
+        """Mean cross-entropy and accuracy for a batch, without training.
+
+        The means are over the exits that the running stage trains.
 
         Returns
         -------
@@ -270,7 +289,7 @@ class MultiExitNet(NeuralNetClassifier):
         device = next(self.module_.parameters()).device
         labels = labels.to(device)
         with torch.no_grad():
-            logits = self.module_(move(inputs, device)).logits
+            logits = self.module_(move(inputs, device), exits=self.stage_.exits).logits
             n_exits = len(logits)
             loss = torch.nn.functional.cross_entropy(
                 logits.flatten(0, 1).float(), labels.repeat(n_exits)
@@ -278,6 +297,12 @@ class MultiExitNet(NeuralNetClassifier):
         accuracy = (logits.argmax(-1) == labels).float().mean().item()
         self.history.record_batch("valid_acc", accuracy)
         return {"loss": loss, "y_pred": logits}
+
+    def on_epoch_begin(self, net, **kwargs):
+        """Open an entry of the history."""
+        super().on_epoch_begin(net, **kwargs)
+        if self.stage_.number is not None:
+            self.history.record("stage", self.stage_.number)
 
     def run_single_epoch(self, iterator, training, prefix, step_fn, **fit_params):
         """One epoch; after a training epoch the history learns of the gate."""
@@ -301,33 +326,60 @@ class MultiExitNet(NeuralNetClassifier):
     # -- a whole training ----------------------------------------------------
 
     def run_training(self, data, epochs):
-        """Run the epochs of a `TrainingSet`; leave nothing of the training behind."""
+        """Train on a `TrainingSet`, `epochs` in each stage; leave nothing behind."""
         if data.valid is None:
             check_monitored(self.callbacks_)
-        device = next(self.module_.parameters()).device
-        fp16 = autocast_dtype(self.mixed_precision, device) is torch.float16
-        self.scaler_ = torch.amp.GradScaler(device.type) if fp16 else None
-        labels = row_numbers(data.train)[0].y
         self.step_angles_ = []
         self.angles_ = np.empty(0, np.float32)  # fitted: callbacks may predict
         try:
-            self.notify("on_train_begin", X=data, y=labels)
-            try:
-                self.fit_loop(data, epochs=epochs)
-            except KeyboardInterrupt as error:
-                if not raised_by_callback(error):
-                    warnings.warn(
-                        "Training was interrupted; the classifier keeps what it has "
-                        "learned so far.",
-                        UserWarning,
-                        stacklevel=4,
-                    )
-            self.notify("on_train_end", X=data, y=labels)
+            for stage in self.stages:
+                if stage != self.stage_:
+                    self._start_stage(stage)
+                if not self._run_stage(data, epochs):
+                    break
             self._warn_if_diverged()
         finally:
             angles = [angle for angle, _ in self.step_angles_]
             self.angles_ = np.array(angles, dtype=np.float32)
             self._release_training()
+
+    def _start_stage(self, stage):
+        """Go on to a later stage: a new optimizer over what it trains."""
+        self.stage_ = stage
+        self.module_.zero_grad(set_to_none=True)  # no optimizer will: it is clipped by
+        self.initialized_ = False  # skorch prints otherwise
+        self._initialize_optimizer()
+        self.initialized_ = True
+
+    def _run_stage(self, data, epochs):
+        """Epochs of the running stage; False if the user interrupted them."""
+        device = next(self.module_.parameters()).device
+        fp16 = autocast_dtype(self.mixed_precision, device) is torch.float16
+        self.scaler_ = torch.amp.GradScaler(device.type) if fp16 else None
+        labels = row_numbers(data.train)[0].y
+        finished = True
+        self.notify("on_train_begin", X=data, y=labels)
+        if self.stage_ != self.stages[0]:
+            forget_best_scores(self.callbacks_)
+        try:
+            self.fit_loop(data, epochs=epochs)
+        except KeyboardInterrupt as error:
+            finished = raised_by_callback(error)
+            if not finished:
+                self._warn_interrupted()
+        self.notify("on_train_end", X=data, y=labels)
+        return finished
+
+    def _warn_interrupted(self):
+        rest = ""
+        if self.stage_ != self.stages[-1]:
+            rest = " Only the last exit was trained; the others are as they were."
+        warnings.warn(
+            "Training was interrupted; the classifier keeps what it has learned so "
+            f"far.{rest}",
+            UserWarning,
+            stacklevel=6,
+        )
 
     def _warn_if_diverged(self):
         if not all(p.isfinite().all() for p in self.module_.parameters()):
@@ -345,5 +397,5 @@ class MultiExitNet(NeuralNetClassifier):
         self.module_.zero_grad(set_to_none=True)
         release_training_state(self.callbacks_)
         self.step_angles_ = []
-        self.optimizer_ = self.scaler_ = None
+        self.optimizer_ = self.scaler_ = self.stage_ = None
         self.virtual_params_ = {}  # skorch's way to reach into the optimizer

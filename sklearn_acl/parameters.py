@@ -15,8 +15,10 @@ from sklearn.utils._param_validation import (
 )
 
 from .encoder import POOLINGS
+from .exit_rules import check_exit_rule
 from .gradients import GATE_SCOPES
 from .head_init import HEAD_INITS
+from .memory_store import check_memory
 from .strategies import STRATEGIES
 
 #: Parts whose parameters may be set with a prefix.
@@ -99,6 +101,10 @@ def check_parameters(estimator):
     validate_parameter_constraints(CONSTRAINTS, checked, caller_name=caller)
     _check_backbone(values["backbone"])
     _check_text_columns(values["text_columns"])
+    check_exit_rule(
+        values["exit_rule"], values["exit_threshold"], values["exit_patience"]
+    )
+    check_memory(values["memory"])
     resolve_device(values["device"])
     _check_component(estimator, "criterion", required="terms")
     _check_component(estimator, "module", skip=_SET_BY_NET["module"])
@@ -107,7 +113,7 @@ def check_parameters(estimator):
         _check_component(estimator, iterator, skip=_SET_BY_NET["iterator"])
         batch_size = estimator.get_params_for(iterator).get("batch_size", 1)
         check_batch_size(f"{iterator}__batch_size", batch_size)
-    _check_dropout(estimator)
+    _check_module_parameters(estimator)
     _check_callback_names(estimator)
 
 
@@ -224,11 +230,23 @@ def _check_callback_names(estimator):
             )
 
 
-def _check_dropout(estimator):
-    dropout = estimator.get_params_for("module").get("dropout", 0.0)
+def _check_module_parameters(estimator):
+    given = estimator.get_params_for("module")
+    dropout = given.get("dropout", 0.0)
     is_number = isinstance(dropout, Real) and not isinstance(dropout, bool)
     if not is_number or not 0 <= dropout < 1:
         raise ValueError(f"module__dropout={dropout!r} must be a number in [0, 1).")
+    equilibrium = given.get("gradient_equilibrium", False)
+    if not isinstance(equilibrium, (bool, np.bool_)):
+        raise TypeError(
+            f"module__gradient_equilibrium={equilibrium!r} must be True or False."
+        )
+    if equilibrium and estimator.strategy in ("final", "two_stage"):
+        raise ValueError(
+            "module__gradient_equilibrium=True balances exits that train at once, but "
+            f"strategy={estimator.strategy!r} trains the encoder by one exit. Use "
+            "strategy='joint' or 'alternating', or leave it out."
+        )
 
 
 def _check_component(estimator, component, *, required=None, skip=()):

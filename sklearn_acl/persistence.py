@@ -161,6 +161,9 @@ def _read(cls, directory, manifest):
         raise ValueError(f"{MANIFEST} names another number of classes")
     for name in _FITTED:
         setattr(net, name, decode(manifest["fitted"][name]))
+    calibration = decode(manifest["calibration"])
+    if calibration is not None:
+        net.calibration_ = calibration
     net.angles_ = angles
     net.initialize_history()
     for epoch in manifest["history"]:
@@ -249,6 +252,7 @@ def _write(directory, net, parts):
         "parameters": _encode_parameters(net),
         "classes": encode(net.classes_),
         "fitted": {name: encode(getattr(net, name)) for name in _FITTED},
+        "calibration": encode(getattr(net, "calibration_", None)),
         "history": [_plain_epoch(epoch) for epoch in net.history],
     }
     (directory / MANIFEST).write_text(json.dumps(manifest, indent=2), "utf-8")
@@ -289,6 +293,7 @@ def _parts_of(net):
             "exit_layers": list(encoder.exit_layer_numbers),
             "pooling": encoder.pooling,
             "dropout": encoder.heads[0].dropout.p,
+            "gradient_equilibrium": bool(encoder.gradient_equilibrium),
         },
         "config": config,
         "tokenizer": tokenizer_files,
@@ -346,7 +351,7 @@ def _encode_parameters(net):
     encoded, lost = {}, []
     for name, value in net.get_params(deep=False).items():
         default = defaults.get(name, encode)  # which is the value of no parameter
-        if value is default:
+        if name == "memory" or value is default:  # a place on this machine
             continue
         try:
             encoded[name] = encode(value)

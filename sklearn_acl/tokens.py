@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import logging
 import os
+import threading
 import weakref
 
 import numpy as np
@@ -288,19 +289,25 @@ def _filled(rows, tokenizer):
     return rows
 
 
+# A tokenizer keeps padding and truncation in itself: threads that share one take turns.
+_TURN = threading.RLock()
+
+
 @contextlib.contextmanager
 def _left_as_found(tokenizer):
     """Restore a tokenizer's padding and truncation, which every call changes."""
-    # a slow one logs at every pair it shortens that it does not return the rest
-    logger = logging.getLogger("transformers.tokenization_python")
-    disabled, logger.disabled = logger.disabled, True
-    backend = tokenizer.backend_tokenizer if tokenizer.is_fast else None
-    truncation, padding = (backend.truncation, backend.padding) if backend else (0, 0)
-    try:
-        yield
-    finally:
-        logger.disabled = disabled
-        if truncation:
-            backend.enable_truncation(**truncation)
-        if padding:
-            backend.enable_padding(**padding)
+    with _TURN:
+        # a slow one logs at every pair it shortens that it does not return the rest
+        logger = logging.getLogger("transformers.tokenization_python")
+        disabled, logger.disabled = logger.disabled, True
+        backend = tokenizer.backend_tokenizer if tokenizer.is_fast else None
+        found = (backend.truncation, backend.padding) if backend else (0, 0)
+        truncation, padding = found
+        try:
+            yield
+        finally:
+            logger.disabled = disabled
+            if truncation:
+                backend.enable_truncation(**truncation)
+            if padding:
+                backend.enable_padding(**padding)

@@ -73,7 +73,7 @@ class TrainingSet:
     ----------
     train, valid : TrainingRows, Subset of it, or None for `valid`
     n_steps : int
-        Optimizer steps in all.
+        Optimizer steps of each stage of the strategy.
     constant_lr : bool, default=False
         Whether the learning rate stays where it is, as in `partial_fit`.
     """

@@ -219,3 +219,45 @@ def test_undefined_angles_are_left_out_of_the_correlation(benchmark):
     assert found["angle_mean"] == pytest.approx(53.3)
     assert found["share_above_90"] == 0.25
     assert found["same_decision"] == 0.75
+
+
+# --- speed_exits ----------------------------------------------------------------
+
+
+def test_speed_exits(run, small_bert):
+    printed, (line,) = run(
+        "speed_exits",
+        *("--tasks", "trec", "--backbone", small_bert, "--batch-size", 8),
+        *("--epochs", 1, "--repeats", 2, "--n-single", 3, "--thresholds", 0, 0.4, 1),
+    )
+    rows = line["found"]
+    assert [row["batch_size"] for row in rows] == [8] * 3 + [1] * 3
+    layers = [row["average_exit_layer"] for row in rows]
+    assert layers[0] == layers[3] == 1 and layers[2] == layers[5] == 2
+    for row in rows:
+        assert row["layers_saved"] == 1 - row["average_exit_layer"] / 2
+        assert row["time_over_full_depth"] > 0
+    for row in rows[2], rows[5]:
+        assert row["accuracy"] == row["full_depth_accuracy"]
+    assert len(re.findall("^(?:PASS|FAIL) trec, batch size 8, ", printed, re.M)) == 3
+    assert len(re.findall("^trec, batch size 1, threshold ", printed, re.M)) == 3
+
+
+# --- speed_search ---------------------------------------------------------------
+
+
+def test_speed_search(run, small_bert):
+    printed, lines = run(
+        "speed_search",
+        *("--seeds", 0, 1, "--n-train", 30, "--epochs", 1, "--batch-size", 12),
+        *("--backbone", small_bert),
+    )
+    assert [line["seed"] for line in lines] == [0, 1]
+    for line in lines:
+        assert line["candidates"] == 2 * 2 * 2  # exits of two layers
+        assert line["trainings"] == line["trainings_alone"] == 2 * 2 * 3
+        assert line["scores_equal"]
+        ratio = line["search_seconds"] / line["trainings_alone_seconds"]
+        assert line["time_ratio"] == pytest.approx(ratio)
+    assert len(re.findall("^(?:PASS|FAIL) trec seed .*: time of", printed, re.M)) == 2
+    assert len(re.findall("^PASS trec seed .*: 12 trainings, ", printed, re.M)) == 2

@@ -17,6 +17,8 @@ from sklearn_acl.encoder import (
     mean_pool,
     truncate_layers,
 )
+from sklearn_acl.gradients import MicroBatch, gated_backward, gradient_angle
+from sklearn_acl.losses import ACLLoss
 
 N_LAYERS = 4
 LAYERS = range(1, N_LAYERS + 1)
@@ -424,6 +426,114 @@ def test_every_parameter_is_trained(family):
     assert not any("pooler" in name for name, _ in encoder.named_parameters())
 
 
+# --- gradient equilibrium ------------------------------------------------------------
+
+
+def gradients_of(encoder, outputs, exit_weights):
+    """Gradients of a weighted sum of losses of exits, by the name of the parameter."""
+    encoder.zero_grad()
+    losses = [
+        w * (logits.square().mean() + embeddings.mean())
+        for w, logits, embeddings in zip(exit_weights, *outputs[:2], strict=True)
+    ]
+    sum(losses).backward()
+    named = encoder.named_parameters()
+    return {name: p.grad.clone() for name, p in named if p.grad is not None}
+
+
+def mean_over_deeper(gradients, position):
+    """Mean of one parameter's gradients by the exits from a position on."""
+    return sum(gradients[position:]) / (len(gradients) - position)
+
+
+@pytest.mark.parametrize("exits", [None, [1, 3], [4]], ids=str)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_equilibrium_gives_layers_the_mean_over_the_exits_above(family, exits):
+    batch, plain = make_batch(), make_encoder(family)
+    balanced = make_encoder(family, gradient_equilibrium=True)
+    expected, outputs = plain(batch, exits), balanced(batch, exits)
+    for ours, theirs in zip(outputs, expected, strict=True):
+        assert torch.equal(ours, theirs)
+
+    exits = list(LAYERS) if exits is None else exits
+    weights = [0.5, 1.0, 3.0, 0.25][: len(exits)]
+    actual = gradients_of(balanced, outputs, weights)
+    single = [
+        gradients_of(plain, plain(batch, [k]), [w])
+        for k, w in zip(exits, weights, strict=True)
+    ]
+    assert set(actual) == set().union(*single)
+    modules = plain.family.layer_modules(plain.backbone)
+    prefix = f"backbone.{plain.family.layers}."
+    for name, gradient in actual.items():
+        each = [g.get(name, torch.zeros_like(gradient)) for g in single]
+        if name.startswith("heads."):
+            reference = sum(each)
+        elif name.startswith("backbone.embeddings."):
+            reference = mean_over_deeper(each, 0)
+        elif name.startswith(prefix) and len(modules) == N_LAYERS:
+            layer = int(name.removeprefix(prefix).partition(".")[0]) + 1
+            reference = mean_over_deeper(each, sum(k < layer for k in exits))
+        else:
+            continue  # used by several layers
+        torch.testing.assert_close(gradient, reference, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("family", ["bert", "modernbert"])
+def test_equilibrium_leaves_hidden_states_alone(family):
+    batch, layers = make_batch(), [1, 3]
+    gradients = []
+    for switch in (False, True):
+        encoder = make_encoder(family, gradient_equilibrium=switch)
+        states = encoder.hidden_states(batch, layers)
+        gradients.append(
+            torch.autograd.grad(
+                sum(map(torch.sum, states)),
+                encoder.layer_parameters(),
+                allow_unused=True,
+            )
+        )
+    for ours, theirs in zip(*gradients, strict=True):
+        assert (ours is None) == (theirs is None)
+        assert ours is None or torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("equilibrium", [False, True])
+def test_the_gate_measures_the_gradients_of_each_exits_own_terms(equilibrium):
+    batch, labels = make_batch(), torch.tensor([0, 1, 2, 0, 1, 2])
+    criterion = ACLLoss(contrastive="acl_embed")
+    encoder = make_encoder(gradient_equilibrium=equilibrium)
+    outputs = encoder(batch)
+    step = gated_backward(
+        encoder,
+        encoder.parameters(),
+        [MicroBatch(outputs, criterion.terms(outputs, labels))],
+        criterion,
+        gate_scope="ffn_output",
+    )
+    own = [[], []]  # cross-entropy, contrastive
+    for k in LAYERS:
+        single = make_encoder()
+        outputs, weight = single(batch, [k]), single.ffn_output_weight(k)
+        share = 1 / (N_LAYERS - k + 1) if equilibrium else 1
+        for gradients, term in zip(own, criterion.terms(outputs, labels), strict=True):
+            (gradient,) = torch.autograd.grad(term.sum(), weight, retain_graph=True)
+            gradients.append(gradient * share)
+    assert step.angle == pytest.approx(gradient_angle(*own), abs=1e-3)
+
+
+def test_equilibrium_without_a_graph_changes_nothing():
+    batch = make_batch()
+    encoder = make_encoder(gradient_equilibrium=True)
+    with torch.no_grad():
+        outputs = encoder(batch)
+    for ours, theirs in zip(outputs, make_encoder()(batch), strict=True):
+        assert torch.equal(ours, theirs)
+    for parameter in encoder.backbone.parameters():
+        parameter.requires_grad_(False)  # as a stage that trains exits alone
+    encoder(batch).logits.sum().backward()
+
+
 # --- parameters for the gate ---------------------------------------------------------
 
 
@@ -496,6 +606,12 @@ def test_an_exit_must_exist():
 def test_unknown_pooling_is_named():
     with pytest.raises(ValueError, match="pooling must be one of .* got 'max'"):
         make_encoder(pooling="max")
+
+
+@pytest.mark.parametrize("bad", ["no", 1, None])
+def test_gradient_equilibrium_is_a_switch(bad):
+    with pytest.raises(TypeError, match="gradient_equilibrium must be True or False"):
+        make_encoder(gradient_equilibrium=bad)
 
 
 def test_unsupported_architecture_is_named():

@@ -5,6 +5,7 @@ import importlib
 import io
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 from sklearn.metrics import f1_score, matthews_corrcoef
 from tiny import LABELS, TEXTS
 
-from sklearn_acl import ACLClassifier
+from sklearn_acl import ACLClassifier, datasets
 from sklearn_acl.datasets import load_support_messages, read_table
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
@@ -272,3 +273,76 @@ def test_scripts_start_from_another_folder(tmp_path):
     assert finished.stderr.startswith("error: ")
     assert "absent.tsv" in finished.stderr
     assert "Traceback" not in finished.stderr
+
+
+# --- gallery --------------------------------------------------------------------
+
+GALLERY = sorted(path.stem for path in EXAMPLES.glob("plot_*.py"))
+
+
+@pytest.fixture
+def run_gallery(tiny_backbone, monkeypatch):
+    """Run an example of the gallery, tiny; return its names and its figures."""
+    matplotlib = pytest.importorskip("matplotlib")
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    def few_messages(subset="train", **kwargs):
+        texts, labels = load_support_messages(subset, **kwargs)
+        return texts[::6], labels[::6]
+
+    backbone = tiny_backbone("bert", num_hidden_layers=6)
+    init = ACLClassifier.__init__
+    monkeypatch.setattr(datasets, "load_support_messages", few_messages)
+    monkeypatch.setattr(init, "__defaults__", (str(backbone),))
+    monkeypatch.setattr(plt, "show", lambda: None)
+    plt.close("all")
+    yield lambda name: (
+        runpy.run_path(str(EXAMPLES / f"{name}.py")),
+        [plt.figure(number) for number in plt.get_fignums()],
+    )
+    plt.close("all")
+
+
+def test_the_gallery_is_there():
+    names = {"plot_layer_scores", "plot_exit_tradeoff", "plot_search_with_memory"}
+    assert set(GALLERY) >= names
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # so few texts certify nothing
+@pytest.mark.parametrize("name", GALLERY)
+def test_examples_of_the_gallery_draw(run_gallery, name):
+    source = (EXAMPLES / f"{name}.py").read_text(encoding="utf-8")
+    _, figures = run_gallery(name)
+    assert len(figures) == source.count("plt.show()") > 0
+    for figure in figures:
+        figure.canvas.draw()
+        assert all(ax.has_data() for ax in figure.axes)
+        assert all(ax.get_xlabel() for ax in figure.axes)
+
+
+@pytest.mark.parametrize("name", GALLERY)
+def test_examples_of_the_gallery_have_its_form(name):
+    source = (EXAMPLES / f"{name}.py").read_text(encoding="utf-8")
+    match = re.match(r'"""\n(=+)\n(.+)\n(=+)\n\n\w', source)
+    over, title, under = match.groups()
+    assert over == under and len(over) == len(title)
+    cells = source.split("\n# %%\n")[1:]
+    assert len(cells) >= 3
+    for cell in cells:  # text, then code
+        assert re.match(r"(#( .*)?\n)+\n\S", cell)
+
+
+def test_a_search_with_memory_trains_each_model_once(run_gallery, monkeypatch):
+    trained = []
+    run_training = ACLClassifier.run_training
+
+    def counting(clf, *args):
+        trained.append(clf.criterion__lam)
+        return run_training(clf, *args)
+
+    monkeypatch.setattr(ACLClassifier, "run_training", counting)
+    names, _ = run_gallery("plot_search_with_memory")
+    assert sorted(trained) == [0.0, 0.0, 0.5, 0.5]
+    assert len(names["results"]["params"]) == 12
+    assert not Path(names["folder"].name).exists()

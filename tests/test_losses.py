@@ -519,6 +519,26 @@ def test_without_a_contrastive_term_the_loss_is_cross_entropy(criterion, exit_we
         assert torch.equal(a, b)
 
 
+@pytest.mark.parametrize("lam", [0.0, 0.5])
+@pytest.mark.parametrize("distill", ["replace", "add"])
+@pytest.mark.parametrize("contrastive", ["acl_cl", "acl_embed", "scl", None])
+def test_a_criterion_says_whether_its_last_exit_teaches_others(
+    contrastive, distill, lam
+):
+    criterion = ACLLoss(contrastive=contrastive, lam=lam, distill=distill)
+    outputs, others = make_outputs(), make_outputs(seed=1)
+    mixed = Outputs(
+        *(torch.cat([a[:-1], b[-1:]]) for a, b in zip(outputs, others, strict=True))
+    )
+    first = criterion.terms(outputs, LABELS, WEIGHTS)
+    second = criterion.terms(mixed, LABELS, WEIGHTS)
+    assert torch.equal(first.cross_entropy[:-1], second.cross_entropy[:-1])
+    taught = first.contrastive is not None and not torch.equal(
+        first.contrastive[:-1], second.contrastive[:-1]
+    )
+    assert criterion.has_teacher is taught
+
+
 def test_unweighted_cross_entropy_is_that_of_torch():
     logits = make_outputs(1).logits
     torch.testing.assert_close(

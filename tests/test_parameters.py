@@ -3,7 +3,9 @@
 import inspect
 import math
 import re
+from pathlib import Path
 
+import joblib
 import numpy as np
 import pytest
 import torch
@@ -32,7 +34,10 @@ BAD_VALUES = {
         ["zeros", "Random", None, 1],
     ),
     "max_length": ("[1, inf)", NOT_COUNTS),
-    "strategy": ("'final', 'joint'", ["two stage", "Joint", None, 1]),
+    "strategy": (
+        "'alternating', 'final', 'joint', 'two_stage'",
+        ["two stage", "Joint", None, 1],
+    ),
     "angle_threshold": ("[0.0, 180.0]", [*NOT_NUMBERS, -1e-9, -1, 180.1, INF, -INF]),
     "gate_scope": (
         "'encoder', 'exit_dense', 'ffn_output'",
@@ -101,6 +106,13 @@ BAD_PARTS = {
     "criterion__distill": ("'replace', 'add'", ["both", None]),
     "criterion__exit_weights": ("'uniform', 'linear'", ["quadratic", None, [1, 2]]),
     "module__dropout": ("[0, 1)", [*NOT_NUMBERS, -0.1, 1, 1.5, None]),
+    "module__gradient_equilibrium": ("True or False", [1, 0.0, None, "yes"]),
+    "exit_threshold": ("[0, 1]", [*NOT_NUMBERS, -0.1, 1.1, INF]),
+    "exit_rule": (
+        "'confidence', 'entropy', 'patience', 'patience_entropy'",
+        ["margin", "Entropy", None, 1],
+    ),
+    "exit_patience": ("integer of at least 1", [*NOT_COUNTS, None]),
 }
 
 
@@ -118,10 +130,12 @@ def test_a_bad_value_of_a_part_is_named_with_what_may_be(name, value):
 
 def test_every_parameter_has_a_bad_value_in_these_tests():
     tested = set(BAD_VALUES) | set(BAD_PARTS)
-    tested |= {"backbone", "text_columns", "device", "exit_layer"}  # below
+    tested |= {"backbone", "text_columns", "device", "exit_layer", "memory"}  # below
     tested |= {"criterion", "module", "optimizer", "iterator_train", "iterator_valid"}
     signature = inspect.signature(ACLClassifier).parameters
-    assert tested - {"module__dropout"} == set(signature) - {"kwargs"}
+    assert {name for name in tested if "module__" not in name} == set(signature) - {
+        "kwargs"
+    }
 
 
 # --- names --------------------------------------------------------------------------
@@ -264,6 +278,18 @@ def test_a_criterion_has_terms():
         fit(criterion=torch.nn.CrossEntropyLoss)
 
 
+@pytest.mark.parametrize("memory", [1, True, ["folder"], object()])
+def test_a_memory_is_a_folder_or_one_of_joblib(memory):
+    with pytest.raises(TypeError, match="'memory' parameter must be"):
+        fit(memory=memory)
+
+
+@pytest.mark.parametrize("strategy", ["final", "two_stage"])
+def test_an_equilibrium_needs_exits_that_train_at_once(strategy):
+    with pytest.raises(ValueError, match=f"strategy='{strategy}' trains the encoder"):
+        fit(strategy=strategy, module__gradient_equilibrium=True)
+
+
 @pytest.mark.parametrize("exit_layer", [5, 0, -1, True, 1.0, "1"])
 def test_an_exit_layer_is_checked_before_training(exit_layer, tiny_bert):
     # only the backbone knows its number of layers
@@ -285,7 +311,7 @@ GOOD_VALUES = {
     "head_init": ["centroid", "lda", "linear_probe", "random"],
     "text_columns": [None, "a", ["a"], ("a", "b")],
     "max_length": [None, 16, np.int32(16)],
-    "strategy": ["joint", "final"],
+    "strategy": ["joint", "two_stage", "alternating", "final"],
     "criterion__contrastive": ["acl_cl", "acl_embed", "scl", None],
     "criterion__lam": [0, 0.0, 1, np.float32(0.5)],
     "criterion__temperature": [1e-3, 1, np.float64(0.1)],
@@ -300,7 +326,12 @@ GOOD_VALUES = {
     "class_weight": [None, "balanced", {"food": 2}],
     "classes": [None, ["a", "b"], np.array([1, 2])],
     "exit_layer": [None, 1, np.int64(7)],
+    "exit_threshold": [None, 0, 0.5, 1.0, np.float32(0.9)],
+    "exit_rule": ["confidence", "entropy", "patience", "patience_entropy", any],
+    "exit_patience": [1, np.int64(3)],
     "random_state": [None, 0, np.int64(1), np.random.RandomState(0)],
+    "memory": [None, "folder", Path("folder"), joblib.Memory(None)],
+    "module__gradient_equilibrium": [True, False],
     "module__dropout": [0, 0.0, 0.5, np.float32(0.1)],
     "optimizer__weight_decay": [0.0, 0.1],
     "optimizer__param_groups": [[("heads.*", {"lr": 0.1})]],

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import pickle
 import tempfile
+import threading
 import time
 import tracemalloc
 
@@ -17,6 +18,7 @@ import torch
 from tiny import TEXTS, make_tokenizer
 from transformers import PreTrainedTokenizer
 
+from sklearn_acl import tokens as tokens_module
 from sklearn_acl.text import Texts, check_texts
 from sklearn_acl.tokens import Tokens, tokenize
 
@@ -346,6 +348,36 @@ def test_settings_of_the_tokenizer_are_restored():
     assert tokens.lengths.min() < 12 < tokens.lengths.max()
     plain = tokenize(Texts(TEXTS), make_tokenizer(), max_length=64, accepted=ALL_KEYS)
     assert tokens.lengths.tolist() == plain.lengths.tolist()
+
+
+def test_threads_that_share_a_tokenizer_take_turns(monkeypatch):
+    # else one restores the padding while another encodes, and padding counts as text
+    plain = tokenize(Texts(TEXTS), make_tokenizer(), max_length=64, accepted=ALL_KEYS)
+    tokenizer = make_tokenizer()
+    tokenizer.backend_tokenizer.enable_padding()
+    encode, settings = tokens_module._encode, []
+
+    def watched(*arguments):
+        rows = encode(*arguments)
+        time.sleep(0.1)  # others would come in meanwhile
+        settings.append(tokenizer.backend_tokenizer.padding)
+        return rows
+
+    monkeypatch.setattr(tokens_module, "_encode", watched)
+    found = []
+
+    def work():
+        tokens = tokenize(Texts(TEXTS), tokenizer, max_length=64, accepted=ALL_KEYS)
+        found.append(tokens.lengths.tolist())
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [plain.lengths.tolist()] * 3
+    assert settings == [None] * 3
+    assert tokenizer.backend_tokenizer.padding is not None
 
 
 def test_settings_are_restored_after_an_error():

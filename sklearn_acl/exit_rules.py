@@ -1,0 +1,168 @@
+"""When a text may leave before the deepest exit: confidence, entropy, patience.
+
+A rule looks at the probabilities of the exits that a text has passed, and at nothing
+else: what a text gets does not depend on the texts around it.
+"""
+
+from numbers import Integral, Real
+
+import numpy as np
+
+
+def normalized_entropy(proba):
+    """Entropy of class probabilities over that of the uniform distribution.
+
+    Parameters
+    ----------
+    proba : ndarray of shape (..., n_classes)
+        At least two classes.
+
+    Returns
+    -------
+    entropy : ndarray of shape (...)
+        In [0, 1], whatever the number of classes.
+    """
+    from scipy.special import entr
+
+    return np.clip(entr(proba).sum(axis=-1) / np.log(proba.shape[-1]), 0.0, 1.0)
+
+
+def is_confident(proba, threshold, patience):
+    """The highest probability of the last exit is above the threshold."""
+    return proba[-1].max(axis=-1) > threshold
+
+
+def has_low_entropy(proba, threshold, patience):
+    """The normalised entropy of the last exit is below the threshold.
+
+    After DeeBERT (Xin et al. 2020) and FastBERT (Liu et al. 2020), which normalises.
+    """
+    return normalized_entropy(proba[-1]) < threshold
+
+
+def predicts_steadily(proba, threshold, patience):
+    """The last `patience` exits each predict what the exit before them predicts.
+
+    PABEE (Zhou et al. 2020), and the highest probability of the last exit is above the
+    threshold: 0 is PABEE itself. Leaves at exit number ``patience + 1`` at the
+    earliest.
+    """
+    if len(proba) <= patience:
+        return np.zeros(proba.shape[1], dtype=bool)
+    predicted = proba[-patience - 1 :].argmax(axis=-1)  # (patience + 1, n_samples)
+    return (predicted == predicted[-1]).all(axis=0) & is_confident(proba, threshold, 0)
+
+
+def has_low_entropy_steadily(proba, threshold, patience):
+    """Each of the last `patience` exits has a normalised entropy below the threshold.
+
+    PCEE-BERT (Zhang et al. 2022). Leaves at exit number `patience` at the earliest.
+    """
+    if len(proba) < patience:
+        return np.zeros(proba.shape[1], dtype=bool)
+    return (normalized_entropy(proba[-patience:]) < threshold).all(axis=0)
+
+
+#: Built-in rules by name. Comparisons are strict: a confidence of 1 and an entropy of 0
+#: as the threshold never let a text leave early.
+EXIT_RULES = {
+    "confidence": is_confident,
+    "entropy": has_low_entropy,
+    "patience": predicts_steadily,
+    "patience_entropy": has_low_entropy_steadily,
+}
+
+
+def leaves(proba, rule, threshold, patience=1):
+    """Whether each text leaves at the last of the exits it has passed.
+
+    Parameters
+    ----------
+    proba : ndarray of shape (n_exits, n_samples, n_classes)
+        Probabilities of the exits passed so far, in ascending order.
+    rule : str or callable
+        A name in `EXIT_RULES`, or ``rule(proba, threshold) -> bool`` for one text,
+        with `proba` of shape (n_exits, n_classes).
+    threshold : float
+        What the rule compares with.
+    patience : int, default=1
+        Number of exits in a row, for the rules that count them.
+
+    Returns
+    -------
+    leaves : ndarray of shape (n_samples,), dtype bool
+
+    Raises
+    ------
+    TypeError
+        If a rule of the user's own answers something else than True or False.
+    """
+    if not callable(rule):
+        return EXIT_RULES[rule](proba, threshold, patience)
+    answers = [rule(proba[:, row], threshold) for row in range(proba.shape[1])]
+    for answer in answers:
+        if not isinstance(answer, (bool, np.bool_)):
+            raise TypeError(
+                f"exit_rule={rule!r} must return True or False for the probabilities "
+                f"(n_exits, n_classes) of one text, got {answer!r}."
+            )
+    return np.array(answers, dtype=bool)
+
+
+def first_exits(proba, rule, threshold, patience=1):
+    """Exit at which each text leaves, from the probabilities of all exits.
+
+    Parameters
+    ----------
+    proba : ndarray of shape (n_exits, n_samples, n_classes)
+    rule, threshold, patience
+        As in `leaves`.
+
+    Returns
+    -------
+    positions : ndarray of shape (n_samples,), dtype int64
+        Position of the exit, counted from 0; the last one where the rule never fires.
+    """
+    n_exits, n_samples = proba.shape[:2]
+    positions = np.full(n_samples, n_exits - 1)
+    rest = np.arange(n_samples)
+    for position in range(n_exits - 1):
+        gone = leaves(proba[: position + 1, rest], rule, threshold, patience)
+        positions[rest[gone]] = position
+        rest = rest[~gone]
+    return positions
+
+
+def check_exit_rule(rule, threshold, patience):
+    """Check the parameters of the adaptive exit.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the parameter, its value and what it may be.
+    """
+    if not callable(rule) and not (isinstance(rule, str) and rule in EXIT_RULES):
+        names = ", ".join(map(repr, EXIT_RULES))
+        raise ValueError(
+            f"exit_rule={rule!r} must be one of {names}, or a function "
+            "rule(proba, threshold) that returns True or False for one text."
+        )
+    is_count = isinstance(patience, Integral) and not isinstance(patience, bool)
+    if not is_count or patience < 1:
+        raise ValueError(
+            f"exit_patience={patience!r} must be an integer of at least 1."
+        )
+    if threshold is None:
+        return
+    if isinstance(threshold, (bool, np.bool_)) or not isinstance(threshold, Real):
+        raise TypeError(
+            f"exit_threshold={threshold!r} must be a number or None, not "
+            f"{type(threshold).__name__}."
+        )
+    # a rule of the user's own may compare with any number
+    allowed = np.isfinite(threshold) if callable(rule) else 0 <= threshold <= 1
+    if not allowed:
+        wanted = "finite" if callable(rule) else f"in [0, 1] for exit_rule={rule!r}"
+        raise ValueError(
+            f"exit_threshold={threshold!r} must be {wanted}; None is full depth."
+        )

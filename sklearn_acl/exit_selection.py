@@ -1,0 +1,272 @@
+"""Which exit rules may be used, and which of them is best: functions of arrays.
+
+A candidate is a rule with a threshold, or a fixed exit. Candidates of one rule form a
+sequence, from the one that keeps texts longest to the one that lets them go first; the
+order is that of the thresholds and never looks at a calibration text.
+"""
+
+from numbers import Integral
+from typing import NamedTuple
+
+import numpy as np
+
+from .exit_rules import check_exit_rule, first_exits
+from .risk import binomial_p_value, fixed_sequence_test
+
+RISKS = ("disagreement", "score")
+#: Distance of the most conservative threshold from the one that never fires.
+_CLOSEST = 1e-5
+#: Built-in rules, and whether a higher threshold keeps texts longer.
+_HIGHER_IS_LATER = {
+    "confidence": True,
+    "entropy": False,
+    "patience": True,
+    "patience_entropy": False,
+}
+
+
+class Candidate(NamedTuple):
+    """A way to leave; its number of sequence is 0 for full depth."""
+
+    rule: object
+    threshold: float | None
+    position: int  # of the deepest exit that may answer
+    sequence: int
+
+
+class Evaluation(NamedTuple):
+    """What candidates do on some texts; every array has the shape (n_candidates,)."""
+
+    n_samples: int
+    n_losses: np.ndarray
+    mean_exit_layer: np.ndarray
+    cost: np.ndarray
+    score: np.ndarray
+
+
+# -- candidates --------------------------------------------------------------
+
+
+def check_rules(rules, thresholds):
+    """Check rules and thresholds.
+
+    Parameters
+    ----------
+    rules : list or tuple
+        Names of built-in rules, functions, and None for fixed exits.
+    thresholds : int, array-like, or dict of rule to either
+        A number of thresholds, or the thresholds.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the parameter, its value and what it may be.
+    """
+    if not isinstance(rules, (list, tuple)) or not rules:
+        raise ValueError(
+            f"rules={rules!r} must be a list of at least one exit rule, such as "
+            "['confidence']; None in it stands for fixed exits."
+        )
+    for rule in rules:
+        if rule is not None:
+            check_exit_rule(rule, None, patience=1)
+    if len(set(rules)) < len(rules):
+        raise ValueError(f"rules={rules!r} names a rule twice.")
+    if isinstance(thresholds, dict) and set(thresholds) - set(rules):
+        unknown = next(rule for rule in thresholds if rule not in rules)
+        raise ValueError(
+            f"thresholds has {unknown!r} as a key, which is not one of rules={rules!r}."
+        )
+    for rule in rules:
+        if rule is not None:
+            ordered_thresholds(rule, thresholds)
+
+
+def ordered_thresholds(rule, thresholds):
+    """Thresholds of a rule, the one that keeps texts longest first.
+
+    A number of them is spaced geometrically from where the rule never fires, close to
+    which the interesting ones of a well-trained classifier lie. Those of a function
+    keep their order.
+
+    Parameters
+    ----------
+    rule : str or callable
+    thresholds
+        As in `check_rules`.
+
+    Returns
+    -------
+    thresholds : list of float
+    """
+    if isinstance(thresholds, dict):
+        thresholds = thresholds.get(rule, 100)
+    if isinstance(thresholds, Integral):
+        if isinstance(thresholds, bool) or thresholds < 1:
+            raise ValueError(f"thresholds={thresholds!r} must be at least 1.")
+        if callable(rule):
+            raise ValueError(
+                f"thresholds={thresholds!r} is a number, but the rule {rule!r} is a "
+                "function: pass thresholds={rule: [...]}, the one that keeps texts "
+                "longest first."
+            )
+        distances = np.geomspace(_CLOSEST, 1.0, int(thresholds))
+        values = 1.0 - distances if _HIGHER_IS_LATER[rule] else distances
+        return values.tolist()
+    values = np.asarray(thresholds, dtype=float)
+    if values.ndim != 1 or not values.size:
+        raise ValueError(
+            f"thresholds={thresholds!r:.60} must be a number, a list of numbers, or a "
+            "dict from rule to either."
+        )
+    for value in values.tolist():
+        check_exit_rule(rule, value, patience=1)
+    if callable(rule):
+        return values.tolist()
+    return sorted(values.tolist(), reverse=_HIGHER_IS_LATER[rule])
+
+
+def make_candidates(rules, thresholds, n_exits):
+    """All candidates: full depth, then the sequence of every rule.
+
+    Parameters
+    ----------
+    rules, thresholds
+        As in `check_rules`.
+    n_exits : int
+        Exits that there are, or those up to the deepest that may answer.
+
+    Returns
+    -------
+    candidates : list of Candidate
+    """
+    last = n_exits - 1
+    candidates = [Candidate(None, None, last, 0)]
+    for sequence, rule in enumerate(rules, start=1):
+        if rule is None:
+            positions = range(last - 1, -1, -1)
+            candidates += [Candidate(None, None, k, sequence) for k in positions]
+        else:
+            values = ordered_thresholds(rule, thresholds)
+            candidates += [Candidate(rule, t, last, sequence) for t in values]
+    return candidates
+
+
+# -- what they do on texts ---------------------------------------------------
+
+
+def evaluate(
+    candidates, proba, layers, costs, *, codes=None, risk, patience=1, score=None
+):
+    """Losses, costs and scores of candidates on some texts.
+
+    Parameters
+    ----------
+    candidates : list of Candidate
+    proba : ndarray of shape (n_exits, n_samples, n_classes)
+        Probabilities of the exits; the last is full depth.
+    layers : sequence of int, of length n_exits
+        Layers after which they sit.
+    costs : ndarray of shape (n_exits, n_samples)
+        Cost of taking each text to each exit.
+    codes : ndarray of shape (n_samples,), default=None
+        Columns that are right; -1 where none is.
+    risk : {"disagreement", "score"}
+        A text's loss is 1 if its exit predicts something else than full depth does, or
+        if full depth is right and its exit is wrong. The mean of the latter is at least
+        the drop in accuracy.
+    patience : int, default=1
+        As in `first_exits`.
+    score : callable, default=None
+        Score of probabilities (n_samples, n_classes); None is accuracy.
+
+    Returns
+    -------
+    evaluation : Evaluation
+    """
+    predicted = proba.argmax(axis=-1)  # (n_exits, n_samples)
+    rows = np.arange(proba.shape[1])
+    layers = np.asarray(layers)
+    n_losses = np.empty(len(candidates), dtype=np.int64)
+    mean_layer, cost, scores = np.full((3, len(candidates)), np.nan)
+    for i, candidate in enumerate(candidates):
+        exits = _exits_of(candidate, proba, patience)
+        answers = predicted[exits, rows]
+        n_losses[i] = np.count_nonzero(_losses(answers, predicted[-1], codes, risk))
+        mean_layer[i] = layers[exits].mean()
+        cost[i] = costs[exits, rows].mean()
+        if score is not None:
+            scores[i] = score(proba[exits, rows])
+        elif codes is not None:
+            scores[i] = np.mean(answers == codes)
+    return Evaluation(len(rows), n_losses, mean_layer, cost, scores)
+
+
+def _exits_of(candidate, proba, patience):
+    if candidate.rule is None:
+        return np.full(proba.shape[1], candidate.position)
+    return first_exits(proba, candidate.rule, candidate.threshold, patience)
+
+
+def _losses(answers, full_depth, codes, risk):
+    if risk == "disagreement":
+        return answers != full_depth
+    return (full_depth == codes) & (answers != codes)
+
+
+def pool(evaluations):
+    """Evaluation of the texts of several evaluations of the same candidates."""
+    n_samples = [evaluation.n_samples for evaluation in evaluations]
+    n_losses = sum(evaluation.n_losses for evaluation in evaluations)
+    means = [
+        np.average([values[i] for values in evaluations], axis=0, weights=n_samples)
+        for i in range(2, len(Evaluation._fields))
+    ]
+    return Evaluation(sum(n_samples), n_losses, *means)
+
+
+# -- which of them -----------------------------------------------------------
+
+
+def certify(candidates, evaluation, *, level, alpha):
+    """P-value of every candidate, and whether its risk is at most `level`.
+
+    `alpha` is split over the sequences, and each is tested from its start up to the
+    first candidate that fails.
+
+    Parameters
+    ----------
+    candidates : list of Candidate
+    evaluation : Evaluation
+    level : float
+        In (0, 1).
+    alpha : float
+        Largest probability that the risk of any certified candidate is above `level`.
+
+    Returns
+    -------
+    p_values : ndarray of shape (n_candidates,)
+        0 for full depth, which has no loss by definition.
+    certified : ndarray of shape (n_candidates,), dtype bool
+    """
+    sequences = np.array([candidate.sequence for candidate in candidates])
+    p_values = binomial_p_value(evaluation.n_losses, evaluation.n_samples, level)
+    p_values = np.where(sequences == 0, 0.0, p_values)
+    certified = sequences == 0
+    for sequence in range(1, sequences.max() + 1):
+        own = sequences == sequence
+        share = alpha / sequences.max()
+        certified[own] = fixed_sequence_test(p_values[own], share)
+    return p_values, certified
+
+
+def cheapest(cost, allowed):
+    """Position of the lowest cost among the allowed ones; the first of equals."""
+    return int(np.argmin(np.where(allowed, cost, np.inf)))
+
+
+def best(score, cost, allowed):
+    """Position of the highest score among the allowed ones; of equals, the cheapest."""
+    positions = np.flatnonzero(allowed)
+    order = np.lexsort((cost[positions], -score[positions]))
+    return int(positions[order[0]])

@@ -1,0 +1,176 @@
+"""Rules of the adaptive exit, against a loop over texts and exits."""
+
+import math
+import pickle
+
+import numpy as np
+import pytest
+
+from sklearn_acl.exit_rules import (
+    EXIT_RULES,
+    check_exit_rule,
+    first_exits,
+    leaves,
+    normalized_entropy,
+)
+
+
+def random_proba(n_exits=6, n_samples=200, n_classes=3, sharpness=2.0, seed=0):
+    logits = np.random.default_rng(seed).normal(size=(n_exits, n_samples, n_classes))
+    odds = np.exp(sharpness * np.arange(1, n_exits + 1)[:, None, None] * logits)
+    return odds / odds.sum(axis=-1, keepdims=True)
+
+
+def entropy_of(row):
+    return -sum(p * math.log(p) for p in row if p > 0) / math.log(len(row))
+
+
+def slow_exit(history, rule, threshold, patience):
+    """Exit of one text, by counters as the papers describe them."""
+    counter, previous = 0, None
+    for position, row in enumerate(history[:-1]):
+        predicted = int(np.argmax(row))
+        if rule == "confidence":
+            done = max(row) > threshold
+        elif rule == "entropy":
+            done = entropy_of(row) < threshold
+        elif rule == "patience":
+            counter = counter + 1 if predicted == previous else 0
+            done = counter >= patience and max(row) > threshold
+        else:
+            counter = counter + 1 if entropy_of(row) < threshold else 0
+            done = counter >= patience
+        if done:
+            return position
+        previous = predicted
+    return len(history) - 1
+
+
+@pytest.mark.parametrize("patience", [1, 2, 3, 9])
+@pytest.mark.parametrize("threshold", [0.0, 0.3, 0.7, 0.95, 1.0])
+@pytest.mark.parametrize("rule", EXIT_RULES)
+def test_equals_counters_of_the_papers(rule, threshold, patience):
+    proba = random_proba()
+    expected = [
+        slow_exit(proba[:, row], rule, threshold, patience)
+        for row in range(proba.shape[1])
+    ]
+    found = first_exits(proba, rule, threshold, patience)
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("rule", "never"),
+    [("confidence", 1.0), ("patience", 1.0), ("entropy", 0.0), ("patience_entropy", 0)],
+)
+def test_strict_end_of_the_scale_never_fires(rule, never):
+    certain = np.zeros((4, 5, 3))
+    certain[..., 1] = 1.0  # as sure as can be
+    assert (first_exits(certain, rule, never) == 3).all()
+    inside = 1e-9 if never == 0 else 1 - 1e-9
+    assert (first_exits(certain, rule, inside) < 3).all()
+
+
+@pytest.mark.parametrize(("rule", "sign"), [("confidence", 1), ("entropy", -1)])
+def test_depth_of_every_text_is_monotone_in_the_threshold(rule, sign):
+    proba = random_proba()
+    thresholds = np.linspace(0, 1, 41)[::sign]
+    depths = np.array([first_exits(proba, rule, t) for t in thresholds])
+    assert (np.diff(depths, axis=0) >= 0).all()
+    assert depths[0].mean() < depths[-1].mean()  # or the law says nothing
+
+
+@pytest.mark.parametrize("patience", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("rule", "earliest"), [("patience", 1), ("patience_entropy", 0)]
+)
+def test_earliest_exit_of_patience(rule, earliest, patience):
+    steady = np.repeat(random_proba(1, 50), 6, axis=0)
+    threshold = 0.0 if rule == "patience" else 1.0
+    # counted from 0: exit number patience + 1, or exit number patience
+    expected = earliest + patience - 1
+    assert (first_exits(steady, rule, threshold, patience) == expected).all()
+
+
+@pytest.mark.parametrize("n_classes", [2, 3, 77])
+def test_entropy_is_normalised_by_the_number_of_classes(n_classes):
+    uniform = np.full(n_classes, 1 / n_classes)
+    assert normalized_entropy(uniform) == pytest.approx(1.0)
+    assert normalized_entropy(np.eye(n_classes)[0]) == 0.0
+    proba = random_proba(1, 20, n_classes)[0]
+    expected = [entropy_of(row) for row in proba]
+    np.testing.assert_allclose(normalized_entropy(proba), expected, atol=1e-12)
+
+
+def margin(proba, threshold):
+    """A rule of a user's own: the two best classes are far apart."""
+    second, best = np.sort(proba[-1])[-2:]
+    return bool(best - second > threshold)
+
+
+def test_rule_of_the_user_sees_the_exits_that_one_text_has_passed():
+    proba = random_proba()
+    seen = []
+
+    def rule(history, threshold):
+        seen.append((history.shape, threshold))
+        return margin(history, threshold)
+
+    found = first_exits(proba, rule, 0.9)
+    two_best = np.sort(proba, axis=-1)
+    fired = two_best[..., -1] - two_best[..., -2] > 0.9  # (n_exits, n_samples)
+    fired[-1] = True
+    np.testing.assert_array_equal(found, fired.argmax(axis=0))
+    assert {shape for shape, _ in seen} == {(k, 3) for k in range(1, 6)}
+    assert {threshold for _, threshold in seen} == {0.9}
+    assert pickle.loads(pickle.dumps(margin)) is margin
+
+
+@pytest.mark.parametrize("answer", [None, 1, 0.5, "yes", np.array([True])])
+def test_rule_of_the_user_must_answer_true_or_false(answer):
+    with pytest.raises(TypeError, match="must return True or False"):
+        leaves(random_proba(1, 2), lambda proba, threshold: answer, 0.5)
+
+
+@pytest.mark.parametrize("rule", EXIT_RULES)
+def test_texts_without_numbers_run_to_the_end(rule):
+    proba = np.full((4, 3, 2), np.nan)
+    assert (first_exits(proba, rule, 0.5) == 3).all()
+
+
+@pytest.mark.parametrize("rule", EXIT_RULES)
+def test_no_texts(rule):
+    assert first_exits(np.empty((4, 0, 2)), rule, 0.5).shape == (0,)
+
+
+@pytest.mark.parametrize(
+    ("rule", "threshold", "patience", "error", "words"),
+    [
+        (
+            "margin",
+            0.5,
+            1,
+            ValueError,
+            "exit_rule='margin' must be one of 'confidence'",
+        ),
+        (None, 0.5, 1, ValueError, "exit_rule=None"),
+        ("confidence", 1.5, 1, ValueError, r"exit_threshold=1.5 must be in \[0, 1\]"),
+        ("entropy", -0.1, 1, ValueError, "exit_threshold=-0.1"),
+        ("confidence", math.nan, 1, ValueError, "exit_threshold=nan"),
+        (margin, math.inf, 1, ValueError, "exit_threshold=inf must be finite"),
+        ("confidence", True, 1, TypeError, "exit_threshold=True must be a number"),
+        ("confidence", "0.5", 1, TypeError, "exit_threshold='0.5'"),
+        ("patience", 0.5, 0, ValueError, "exit_patience=0 must be an integer"),
+        ("patience", 0.5, 1.0, ValueError, "exit_patience=1.0"),
+        ("patience", None, True, ValueError, "exit_patience=True"),
+    ],
+)
+def test_bad_parameters_are_named(rule, threshold, patience, error, words):
+    with pytest.raises(error, match=words):
+        check_exit_rule(rule, threshold, patience)
+
+
+@pytest.mark.parametrize("threshold", [None, 0, 1, 0.5, np.float32(0.5), np.int64(1)])
+@pytest.mark.parametrize("rule", [*EXIT_RULES, margin])
+def test_good_parameters_pass(rule, threshold):
+    check_exit_rule(rule, threshold, np.int64(3))
