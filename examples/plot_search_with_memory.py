@@ -31,7 +31,7 @@ texts, labels = load_support_messages("train", return_X_y=True)
 texts, labels = texts[:200], labels[:200]
 
 folder = tempfile.TemporaryDirectory()
-clf = ACLClassifier(max_epochs=2, random_state=0, verbose=0, memory=folder.name)
+clf = ACLClassifier(max_epochs=1, random_state=0, verbose=0, memory=folder.name)
 grid = {"criterion__lam": [0.0, 0.5], "exit_layer": [1, 2, 3, 4, 5, 6]}
 search = GridSearchCV(clf, grid, cv=2, refit=False)
 start = time.perf_counter()
@@ -59,7 +59,7 @@ folds = np.array([results["split0_test_score"], results["split1_test_score"]])
 display = LayerScoreDisplay(
     layers=[grid["exit_layer"]] * 2,
     scores=[folds[:, shares == share] for share in grid["criterion__lam"]],
-    names=["cross-entropy (lam = 0)", "with ACL-CL (lam = 0.5)"],
+    names=["cross-entropy: lam = 0", "with ACL-CL: lam = 0.5"],
     score_name="Accuracy",
 )
 display.plot()

@@ -48,7 +48,13 @@ def calibrate_heads(heads, logits, codes, exit_layer_numbers):
 
 
 def reset_heads(heads):
-    """Take the temperatures away, as before any calibration."""
+    """Take the temperatures away, as before any calibration.
+
+    Parameters
+    ----------
+    heads : sequence of ExitHead
+        Changed in place.
+    """
     _set_temperatures(heads, [1.0] * len(heads))
 
 

@@ -31,7 +31,7 @@ class CheckedData(NamedTuple):
 
 
 def check_training_data(
-    X, y, *, columns, n_columns, classes, class_weight, sample_weight
+    X, y, sample_weight, *, columns, n_columns, classes, class_weight
 ):
     """Check what a fit trains on.
 

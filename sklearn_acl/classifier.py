@@ -72,9 +72,11 @@ class ACLClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MultiExit
     max_length : int, default=None
         Longest text in tokens; the rest is not read, and a warning says for how many.
         None is the limit of the model.
-    strategy : {"joint", "final"}, default="joint"
-        Train an exit after every layer on the mean of their losses, or the last one
-        alone, which is ordinary fine-tuning.
+    strategy : {"joint", "two_stage", "alternating", "final"}, default="joint"
+        Which exits train, and when: all exits at every step on the mean of their
+        losses; encoder and last exit first, then the others under a frozen encoder
+        (DeeBERT), `max_epochs` each; by turns the last exit alone and all exits
+        (BERxiT); or a single exit after the last layer, which is ordinary fine-tuning.
     criterion : type, default=ACLLoss
         The loss; its parameters follow with the prefix ``criterion__``.
     criterion__contrastive : {"acl_cl", "acl_embed", "scl", None}, default="acl_cl"
@@ -97,7 +99,8 @@ class ACLClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MultiExit
     gate_scope : {"encoder", "ffn_output", "exit_dense"}, default="ffn_output"
         Parameters on which the angle is measured: all of the encoder's layers (two
         backward passes), the output matrix of the feed-forward block under each exit,
-        or each exit's own dense matrix (a proxy: it is no encoder parameter).
+        or each exit's own dense matrix (a proxy: it is no encoder parameter). The
+        second stage of "two_stage" always measures at the latter.
     lr : float, default=1e-4
         Learning rate of the encoder.
     head_lr_factor : float, default=5.0
@@ -107,7 +110,7 @@ class ACLClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MultiExit
     lr_schedule : {"linear", "constant"}, default="linear"
         What the learning rate does after warming up; "linear" falls to zero.
     max_epochs : int, default=4
-        Passes over the training texts.
+        Passes over the training texts; with ``strategy="two_stage"``, of each stage.
     batch_size : int, default=32
         Texts per mini-batch, in training and prediction.
     gradient_accumulation_steps : int, default=1
@@ -167,7 +170,7 @@ class ACLClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MultiExit
         texts. None trains on all.
     callbacks : list, default=None
         skorch callbacks, such as `skorch.callbacks.EarlyStopping`; the monitored
-        ``valid_loss`` and ``valid_acc`` are means over exits.
+        ``valid_loss`` and ``valid_acc`` are means over the exits that train.
     warm_start : bool, default=False
         Whether `fit` goes on from the fitted model.
     verbose : int, default=1
@@ -189,7 +192,7 @@ class ACLClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MultiExit
     history : skorch.history.History
         One entry per epoch: ``train_loss``, ``valid_loss`` and ``valid_acc`` where
         there is a validation part, ``angle_mean`` (degrees) and ``gated_share`` of
-        the mini-batches.
+        the mini-batches, and ``stage`` with ``strategy="two_stage"``.
     calibration_ : dict of ndarray of shape (n_exits,)
         After `calibrate_exits`: the ``temperature`` of each exit; its expected
         calibration error (15 bins) and log loss (nats) on the same texts,
@@ -354,7 +357,7 @@ class ACLClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MultiExit
         return self
 
     def partial_fit(self, X, y=None, classes=None, sample_weight=None):
-        """Train one pass over the texts, from where the model is.
+        """Train one pass of the strategy over the texts, from where the model is.
 
         The first call starts the exits from these texts; later ones go on from the
         fitted weights at the constant learning rate `lr`, with a new optimizer.
@@ -420,11 +423,11 @@ class ACLClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MultiExit
         return check_training_data(
             X,
             y,
+            sample_weight,
             columns=self.text_columns_ if warm else self.text_columns,
             n_columns=self.n_text_columns_ if warm else None,
             classes=classes,
             class_weight=self.class_weight,
-            sample_weight=sample_weight,
         )
 
     def _check_validation_data(self, validation_data, data):

@@ -27,12 +27,12 @@ def normalized_entropy(proba):
     return np.clip(entr(proba).sum(axis=-1) / np.log(proba.shape[-1]), 0.0, 1.0)
 
 
-def is_confident(proba, threshold, patience):
+def _is_confident(proba, threshold, patience):
     """The highest probability of the last exit is above the threshold."""
     return proba[-1].max(axis=-1) > threshold
 
 
-def has_low_entropy(proba, threshold, patience):
+def _has_low_entropy(proba, threshold, patience):
     """The normalised entropy of the last exit is below the threshold.
 
     After DeeBERT (Xin et al. 2020) and FastBERT (Liu et al. 2020), which normalises.
@@ -40,7 +40,7 @@ def has_low_entropy(proba, threshold, patience):
     return normalized_entropy(proba[-1]) < threshold
 
 
-def predicts_steadily(proba, threshold, patience):
+def _predicts_steadily(proba, threshold, patience):
     """The last `patience` exits each predict what the exit before them predicts.
 
     PABEE (Zhou et al. 2020), and the highest probability of the last exit is above the
@@ -50,10 +50,10 @@ def predicts_steadily(proba, threshold, patience):
     if len(proba) <= patience:
         return np.zeros(proba.shape[1], dtype=bool)
     predicted = proba[-patience - 1 :].argmax(axis=-1)  # (patience + 1, n_samples)
-    return (predicted == predicted[-1]).all(axis=0) & is_confident(proba, threshold, 0)
+    return (predicted == predicted[-1]).all(axis=0) & _is_confident(proba, threshold, 0)
 
 
-def has_low_entropy_steadily(proba, threshold, patience):
+def _has_low_entropy_steadily(proba, threshold, patience):
     """Each of the last `patience` exits has a normalised entropy below the threshold.
 
     PCEE-BERT (Zhang et al. 2022). Leaves at exit number `patience` at the earliest.
@@ -66,10 +66,10 @@ def has_low_entropy_steadily(proba, threshold, patience):
 #: Built-in rules by name. Comparisons are strict: a confidence of 1 and an entropy of 0
 #: as the threshold never let a text leave early.
 EXIT_RULES = {
-    "confidence": is_confident,
-    "entropy": has_low_entropy,
-    "patience": predicts_steadily,
-    "patience_entropy": has_low_entropy_steadily,
+    "confidence": _is_confident,
+    "entropy": _has_low_entropy,
+    "patience": _predicts_steadily,
+    "patience_entropy": _has_low_entropy_steadily,
 }
 
 
@@ -135,6 +135,15 @@ def first_exits(proba, rule, threshold, patience=1):
 
 def check_exit_rule(rule, threshold, patience):
     """Check the parameters of the adaptive exit.
+
+    Parameters
+    ----------
+    rule : str or callable
+        `exit_rule`.
+    threshold : float or None
+        `exit_threshold`.
+    patience : int
+        `exit_patience`.
 
     Raises
     ------

@@ -3,8 +3,7 @@
 Nothing else in the package knows the name of an architecture or of its parts.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from torch import nn
 
@@ -12,8 +11,8 @@ from torch import nn
 # one keeps that number and notes its depth under this name in its configuration.
 _DEPTH_LIMIT = "sklearn_acl_depth"
 
-# A mask may also be None, where no text of the batch is padded.
-_BATCH_DIMS = {"hidden_states": 0, "attention_mask": 0}
+# Of every family. A mask may also be None, where no text of the batch is padded.
+_BATCH_DIMS = (("hidden_states", 0), ("attention_mask", 0))
 
 
 @dataclass(frozen=True)
@@ -37,10 +36,10 @@ class Family:
     first_position : int or None, default=0
         Entry of the position table that the first token has: those before it are for
         padding. None is the one after ``config.pad_token_id``.
-    batch_dims : dict of str to int or None
-        Arguments other than plain numbers that the model passes to its layers, by the
-        name in their signature: the dimension with one entry a text, or None where all
-        texts share what is passed. Default: hidden states and mask, dimension 0.
+    further_arguments : tuple of (str, int or None), default=()
+        What the model passes to its layers beside hidden states, mask and plain
+        numbers: the name in their signature, and the dimension with one entry a text,
+        or None where all texts share what is passed.
     """
 
     name: str
@@ -50,9 +49,12 @@ class Family:
     pooler: bool = False
     shared_layers: bool = False
     first_position: int | None = 0
-    batch_dims: Mapping[str, int | None] = field(
-        default_factory=_BATCH_DIMS.copy, hash=False
-    )
+    further_arguments: tuple = ()
+
+    @property
+    def batch_dims(self) -> dict:
+        """Dimension with one entry a text, or None, by name of a layer's argument."""
+        return dict(_BATCH_DIMS + self.further_arguments)
 
     def n_positions(self, config) -> int | None:
         """Tokens that have a position, or None where the table sets no limit."""
@@ -144,7 +146,7 @@ FAMILIES = {
             pooler=True,
             first_position=2,
             # (B, heads, T, T), the same for all texts but written out for each
-            batch_dims=_BATCH_DIMS | {"position_bias": 0},
+            further_arguments=(("position_bias", 0),),
         ),
         Family("electra", "encoder.layer", "output.dense"),
         Family(
@@ -152,7 +154,7 @@ FAMILIES = {
             "encoder.layer",
             "output.dense",
             # (1, T, T), and a table of distances
-            batch_dims=_BATCH_DIMS | {"relative_pos": None, "rel_embeddings": None},
+            further_arguments=(("relative_pos", None), ("rel_embeddings", None)),
         ),
         Family("distilbert", "transformer.layer", "ffn.lin2"),
         Family(
@@ -168,7 +170,7 @@ FAMILIES = {
             "mlp.Wo",
             final_norm="final_norm",
             # cosine and sine, (1, T, head width) each: positions count from 0 for all
-            batch_dims=_BATCH_DIMS | {"position_embeddings": None},
+            further_arguments=(("position_embeddings", None),),
         ),
     )
 }

@@ -118,10 +118,12 @@ def iterate_adaptive(
 
     Parameters
     ----------
-    encoder, texts, tokenizer, exits, batch_size, **tokenizing
+    encoder, texts, tokenizer, exits, batch_size
         As in `iterate_outputs`.
     rule, threshold, patience
         As in `exit_rules.leaves`.
+    **tokenizing
+        As in `iterate_outputs`.
     """
 
     def run(inputs):

@@ -87,7 +87,7 @@ class _Batch:
     """
 
     def __init__(self, family, n_rows):
-        self.family = family
+        self.dims = family.batch_dims
         self.n_rows = n_rows
         self.rows = None  # those still there, an int64 Tensor; None is all
         self.taken = {}  # whole arguments and their rows, by name and identity
@@ -127,10 +127,10 @@ class _Batch:
         """Some rows of an argument, which has `n_rows` if it has rows at all."""
         if value is None or isinstance(value, (bool, int, float, str)):
             return value
-        if name not in self.family.batch_dims:
+        if name not in self.dims:
             found = f"an argument that it is not known to take, {name}"
             raise _unsupported(layer, found, value)
-        dim = self.family.batch_dims[name]
+        dim = self.dims[name]
         if dim is None:
             return value
         if not isinstance(value, torch.Tensor) or value.shape[dim] != n_rows:

@@ -331,11 +331,13 @@ class MultiExitNet(NeuralNetClassifier):
             check_monitored(self.callbacks_)
         self.step_angles_ = []
         self.angles_ = np.empty(0, np.float32)  # fitted: callbacks may predict
+        self.interrupted_ = False
         try:
             for stage in self.stages:
                 if stage != self.stage_:
                     self._start_stage(stage)
                 if not self._run_stage(data, epochs):
+                    self.interrupted_ = True
                     break
             self._warn_if_diverged()
         finally:

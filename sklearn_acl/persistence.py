@@ -35,6 +35,7 @@ _REBUILT = (
     "scaler_",
     "tokenizer_",
     "callbacks_",
+    "stage_",
 )
 #: What reading a damaged file may raise.
 _DAMAGES = (

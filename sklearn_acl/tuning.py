@@ -354,7 +354,7 @@ class TunedExitClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         codes = score = None
         if labels is not None:
             labels = labels[rows]
-            codes = columns_of(labels, estimator.classes_)
+            codes = _columns_of(labels, estimator.classes_)
         if self.scoring is not None:
             scorer = check_scoring(estimator, scoring=self.scoring)
 
@@ -648,7 +648,7 @@ def _layers_in_use(estimator):
     return layers[: layers.index(deepest) + 1]
 
 
-def columns_of(labels, classes):
+def _columns_of(labels, classes):
     """Position of each label among the classes; -1 for one that is none of them."""
     positions = {label: i for i, label in enumerate(classes.tolist())}
     return np.array([positions.get(label, -1) for label in labels.tolist()])

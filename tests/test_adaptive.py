@@ -443,10 +443,15 @@ def test_texts_with_two_types_of_tokens():
     ],
 )
 @pytest.mark.parametrize("leaving", [set(), {0}])
-def test_an_argument_that_no_family_describes_is_refused(family, name, leaving):
+def test_an_argument_that_no_family_describes_is_refused(
+    family, name, leaving, monkeypatch
+):
     encoder = make_encoder(family)
-    known = {k: dim for k, dim in encoder.family.batch_dims.items() if k != name}
-    encoder.family = dataclasses.replace(encoder.family, batch_dims=known)
+    known = [(k, dim) for k, dim in encoder.family.further_arguments if k != name]
+    changed = dataclasses.replace(encoder.family, further_arguments=tuple(known))
+    monkeypatch.setattr(encoder, "family", changed)
+    if name == "attention_mask":
+        monkeypatch.setattr("sklearn_acl.families._BATCH_DIMS", (("hidden_states", 0),))
     message = f"Layer was called with an argument that it .* {name}: .*Texts cannot"
     with pytest.raises(RuntimeError, match=message):
         encoder.adaptive(make_batch(TEXTS[:4]), None, Script(*[leaving] * 3))

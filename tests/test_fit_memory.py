@@ -759,8 +759,9 @@ def test_threads_that_want_one_fit_train_it_once(make, note):
 KILLED = """
 import os, signal, sys
 import joblib, torch
+from sklearn_acl import fit_key
 torch.set_num_threads(1)  # as in this process: the same entry
-clf, X, Y = joblib.load(sys.argv[1])
+clf, X, Y, fit_key._SOURCE_HASH = joblib.load(sys.argv[1])
 os.replace = lambda *args: os.kill(os.getpid(), signal.SIGKILL)
 clf.fit(X, Y)
 """
@@ -769,7 +770,8 @@ clf.fit(X, Y)
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="the system has no SIGKILL")
 def test_a_killed_process_leaves_neither_an_entry_nor_a_lock(make, note, tmp_path):
     """It dies with the lock in its hands and an entry that lacks its name."""
-    joblib.dump((make(), X, Y), tmp_path / "job")
+    # somebody may edit the package while its tests run
+    joblib.dump((make(), X, Y, fit_key._SOURCE_HASH), tmp_path / "job")
     paths = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
     paths.append(os.environ.get("PYTHONPATH", ""))
     done = subprocess.run(
