@@ -339,7 +339,7 @@ def _attach(net, encoder, tokenizer, *, stacklevel):
     net._initialize_callbacks()
     net._initialize_criterion()
     net.initialized_ = initialized
-    net.optimizer_ = net.scaler_ = None
+    net.optimizer_ = net.scaler_ = net.stage_ = None
     net.virtual_params_ = {}  # of a pickle made in the middle of a training
 
 
