@@ -8,6 +8,8 @@ import warnings
 import numpy as np
 import torch
 
+from .user_code import stacklevel
+
 #: Range in which a temperature is looked for.
 LOWEST, HIGHEST = 0.02, 50.0
 
@@ -68,7 +70,7 @@ def _warn_undetermined(temperatures, exit_layer_numbers):
             "answer all of these texts rightly, or no better than by chance: it stays "
             "1 there. Pass more texts.",
             UserWarning,
-            stacklevel=4,
+            stacklevel=stacklevel(),
         )
 
 

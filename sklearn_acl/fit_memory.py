@@ -14,6 +14,7 @@ from .fit_key import fit_key
 from .memory_store import Entry, store_folder
 from .net import UNUSED_PARAMETERS
 from .persistence import pickled_state, restore_state
+from .user_code import stacklevel
 
 
 class remembered_fit:  # noqa: N801, used like a function
@@ -108,7 +109,7 @@ class remembered_fit:  # noqa: N801, used like a function
             f"The entry {str(entry.path)!r} of memory= {text}. "
             f"({type(error).__name__}: {error})",
             UserWarning,
-            stacklevel=4,  # the line that called fit
+            stacklevel=stacklevel(),
         )
 
 

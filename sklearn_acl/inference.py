@@ -9,6 +9,7 @@ import torch
 
 from .exit_rules import leaves
 from .tokens import length_sorted_batches, tokenize
+from .user_code import stacklevel
 
 #: Texts tokenised and sorted at a time: bounds memory whatever the size of the input.
 CHUNK_ROWS = 8192
@@ -67,7 +68,7 @@ def warn_truncated(n_truncated, n_rows, max_length):
             f"than max_length={max_length} tokens; what lies beyond is not read. Raise "
             "max_length if the model allows it, or shorten the texts.",
             UserWarning,
-            stacklevel=4,
+            stacklevel=stacklevel(),
         )
 
 

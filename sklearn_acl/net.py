@@ -32,6 +32,7 @@ from .optimization import autocast_dtype, parameter_groups
 from .parameters import resolve_device
 from .strategies import exits_of, stages_of
 from .training_data import ordered_batches, row_numbers, training_batches
+from .user_code import stacklevel
 
 #: Parameters of skorch that have no meaning here.
 UNUSED_PARAMETERS = (
@@ -380,7 +381,7 @@ class MultiExitNet(NeuralNetClassifier):
             "Training was interrupted; the classifier keeps what it has learned so "
             f"far.{rest}",
             UserWarning,
-            stacklevel=6,
+            stacklevel=stacklevel(),
         )
 
     def _warn_if_diverged(self):
@@ -389,7 +390,7 @@ class MultiExitNet(NeuralNetClassifier):
                 "Training diverged: weights are no longer finite, and every prediction "
                 "will be NaN or the first class. Lower lr or head_lr_factor.",
                 ConvergenceWarning,
-                stacklevel=5,
+                stacklevel=stacklevel(),
             )
 
     def trim_for_prediction(self):

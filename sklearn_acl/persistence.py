@@ -19,6 +19,7 @@ from .backbones import NoRandomInit, backbone_from_parts, backbone_to_parts
 from .encoder import MultiExitEncoder
 from .json_values import decode, encode
 from .parameters import check_names, resolve_device
+from .user_code import stacklevel
 
 FORMAT_VERSION = 1
 MANIFEST = "sklearn_acl.json"
@@ -87,7 +88,7 @@ def restore_state(net, state):
     if parts is not None:
         module = _build({**parts, "weights": from_bytes(parts["weights"])})
     if module is not None:
-        _attach(net, *module, stacklevel=4)
+        _attach(net, *module)
 
 
 # -- directory ---------------------------------------------------------------
@@ -122,7 +123,7 @@ def load(cls, directory):
     manifest = _read_manifest(directory)
     try:
         net, module = _read(cls, directory, manifest)
-        _attach(net, *module, stacklevel=4)
+        _attach(net, *module)
     except (*_DAMAGES, SafetensorError) as error:
         raise ValueError(
             f"The classifier in {str(directory)!r} is incomplete or damaged: "
@@ -322,7 +323,7 @@ def _build(parts):
     return encoder.eval(), tokenizer
 
 
-def _attach(net, encoder, tokenizer, *, stacklevel):
+def _attach(net, encoder, tokenizer):
     net.tokenizer_ = tokenizer
     try:
         resolve_device(net.device)
@@ -330,7 +331,7 @@ def _attach(net, encoder, tokenizer, *, stacklevel):
         warnings.warn(
             f"{error} The classifier now has device=None.",
             UserWarning,
-            stacklevel=stacklevel,
+            stacklevel=stacklevel(),
         )
         net.device = None
     with net._current_init_context("module"):
@@ -370,7 +371,7 @@ def _encode_parameters(net):
             "lists of them. Predictions are not affected; before another fit, set "
             "them again after load().",
             UserWarning,
-            stacklevel=5,
+            stacklevel=stacklevel(),
         )
     return encoded
 

@@ -10,6 +10,7 @@ from .containers import (
     read_columns,
     reject_containers,
 )
+from .user_code import stacklevel
 
 _KINDS = {1: "single texts", 2: "pairs of texts"}
 # Rows of a Dataset read at a time while looking for missing values.
@@ -221,7 +222,7 @@ def check_texts(
             f"{n_repaired} of {len(texts)} rows of {name} held lone surrogates (halves "
             "of a character), which no tokenizer reads; each was replaced by U+FFFD.",
             UserWarning,
-            stacklevel=3,
+            stacklevel=stacklevel(),
         )
     if not len(texts):
         if not allow_empty:

@@ -10,6 +10,7 @@ from skorch.dataset import Dataset, ValidSplit
 from torch.utils.data import DataLoader, Subset
 
 from .tokens import LengthBucketSampler, length_sorted_batches
+from .user_code import stacklevel
 
 
 class RawTexts:
@@ -186,7 +187,7 @@ def split_rows(rows, train_split, seed):
             f"{len(rows)} rows are too few for train_split={train_split!r}; all of "
             "them train and nothing is validated.",
             UserWarning,
-            stacklevel=4,
+            stacklevel=stacklevel(),
         )
         return rows, None
     if not split.stratified:
@@ -224,7 +225,7 @@ def _stratified_split(rows, split, needed):
             f"classes, {n_common} have the {needed} rows that a stratified "
             "train_split needs. Pass stratified=False or more rows.",
             UserWarning,
-            stacklevel=5,
+            stacklevel=stacklevel(),
         )
         split.stratified = False
         return split(rows, rows.codes)
@@ -234,7 +235,7 @@ def _stratified_split(rows, split, needed):
             f"{rare.size} rows of classes with fewer than {needed} members stay in "
             "the training part: such classes cannot be split.",
             UserWarning,
-            stacklevel=5,
+            stacklevel=stacklevel(),
         )
     train_rows = np.sort(np.concatenate([kept[train.indices], rare]))
     return Subset(rows, train_rows), Subset(rows, kept[valid.indices])

@@ -43,6 +43,7 @@ from .inference import resolve_exit_layer
 from .randomness import draw_seed
 from .risk import binomial_upper_bound, smallest_n
 from .tuning_checks import check_labels, check_request, reservations
+from .user_code import stacklevel
 
 
 class TunedExitClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
@@ -266,7 +267,7 @@ class TunedExitClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         self.n_calibration_ = sum(len(held_out) for _, held_out in splits)
         self.n_required_ = self._smallest_n()
         for message in reservations(self, has_guarantee):
-            warnings.warn(message, UserWarning, stacklevel=3)
+            warnings.warn(message, UserWarning, stacklevel=stacklevel())
 
         # 2. fit, and see what the candidates do on texts that were held out
         fit_params = routed["estimator"].fit
@@ -321,7 +322,7 @@ class TunedExitClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             warnings.warn(
                 f"The split is not stratified by label. {error}",
                 UserWarning,
-                stacklevel=5,
+                stacklevel=stacklevel(),
             )
             return split
 
@@ -431,7 +432,7 @@ class TunedExitClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             f"{cost.min():.3g}. The cheapest is in use; a fixed exit (None in rules) "
             "may be cheaper.",
             UserWarning,
-            stacklevel=5,
+            stacklevel=stacklevel(),
         )
         return cheapest(cost, ~allowed)
 
@@ -451,7 +452,7 @@ class TunedExitClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
                 f"{self.confidence}) is cheaper. Raise max_drop, calibrate on more "
                 "texts, or try other rules."
             )
-        warnings.warn(message, UserWarning, stacklevel=5)
+        warnings.warn(message, UserWarning, stacklevel=stacklevel())
 
     def _risk_bound(self, evaluation, index):
         if self.scoring is not None or self.confidence is None:

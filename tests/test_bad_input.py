@@ -649,13 +649,15 @@ PARAMETER_CASES += [
             "module__backbone=1",
             1,
             ValueError,
-            "Unknown parameter module__backbone; module__ takes: dropout.",
+            "Unknown parameter module__backbone; module__ takes: dropout, "
+            "gradient_equilibrium.",
         ),
         (
             "module__pooling='cls'",
             "cls",
             ValueError,
-            "Unknown parameter module__pooling; module__ takes: dropout.",
+            "Unknown parameter module__pooling; module__ takes: dropout, "
+            "gradient_equilibrium.",
         ),
         (
             "module__dropout=1",

@@ -89,7 +89,7 @@ def test_pooling_and_heads_stay_on_the_device_of_their_inputs(monkeypatch):
     encoder = MultiExitEncoder(make_tiny_model(num_hidden_layers=2), 3).to("meta")
     mask = meta(4, 7, dtype=torch.long)
     states = {1: meta(4, 7, 32), 2: meta(4, 7, 32)}
-    monkeypatch.setattr(encoder, "_run", lambda inputs, layers: states)
+    monkeypatch.setattr(encoder, "_run", lambda inputs, layers, fork=None: states)
     with MetaOnly():
         outputs = encoder({"input_ids": mask, "attention_mask": mask})
         pooled = mean_pool(meta(4, 7, 8, dtype=torch.bfloat16), mask)

@@ -22,6 +22,7 @@ USER_FACING_MODULES = {
     "classifier",
     "datasets",
     "encoder",
+    "exit_head",
     "exit_rules",
     "exit_tradeoff_display",
     "gradient_angle_display",

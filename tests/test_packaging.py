@@ -30,6 +30,7 @@ CONSTRAINTS = {
     )
 }
 IMPORTED_AS = {"scikit-learn": "sklearn"}  # where package and import differ
+BROUGHT_ALONG = {"mpl_toolkits": "matplotlib"}  # by the package that it is part of
 
 
 def blocks(language, markdown=README):
@@ -106,7 +107,8 @@ def third_party_imports(folder):
                 found.update(alias.name for alias in node.names)
             elif isinstance(node, ast.ImportFrom) and not node.level:
                 found.add(node.module)
-    return {name.split(".")[0] for name in found} - sys.stdlib_module_names - local
+    names = {name.split(".")[0] for name in found} - sys.stdlib_module_names - local
+    return {BROUGHT_ALONG.get(name, name) for name in names}
 
 
 def importable(requirements):

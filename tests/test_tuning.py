@@ -33,7 +33,7 @@ from sklearn_acl import ACLClassifier, exit_costs
 from sklearn_acl.exit_rules import first_exits
 from sklearn_acl.exit_selection import certify, cheapest, evaluate, make_candidates
 from sklearn_acl.risk import binomial_p_value, binomial_upper_bound, smallest_n
-from sklearn_acl.tuning import TunedExitClassifierCV, columns_of
+from sklearn_acl.tuning import TunedExitClassifierCV, _columns_of
 
 
 class Exits(ClassifierMixin, BaseEstimator):
@@ -611,7 +611,7 @@ def test_a_class_with_one_text(make, labels):
 
 def test_a_label_that_the_fit_did_not_see_is_never_right():
     labels, classes = np.array(["b", "z", "a"]), np.array(["a", "b"])
-    assert columns_of(labels, classes).tolist() == [1, -1, 0]
+    assert _columns_of(labels, classes).tolist() == [1, -1, 0]
 
 
 def test_prefit_leaves_the_given_estimator_alone():

@@ -61,11 +61,12 @@ class EveryScope(ACLClassifier):
         kept = self.criterion_
         if name == "joint_ce":
             self.criterion_ = ACLLoss(contrastive=None)
+        trains = self.stage_.step(0)
         start = time.perf_counter()
         step = gated_backward(
             self.module_,
             list(self.module_.parameters()),
-            self._micro_batches(*batch),
+            self._micro_batches(trains, *batch),
             self.criterion_,
             angle_threshold=90.0 if name in GATE_SCOPES else None,
             gate_scope=name if name in GATE_SCOPES else "encoder",
