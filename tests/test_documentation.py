@@ -119,7 +119,9 @@ def test_there_is_something_to_test():
         "datasets.read_table",
     ):
         assert name in OBJECTS
-    assert {"classifier.ACLClassifier.fit", "encoder.ExitHead.forward"} <= set(METHODS)
+    assert {"classifier.ACLClassifier.fit", "exit_head.ExitHead.forward"} <= set(
+        METHODS
+    )
 
 
 @pytest.mark.parametrize("name", OBJECTS | METHODS)
