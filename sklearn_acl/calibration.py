@@ -35,6 +35,13 @@ def calibrate_heads(heads, logits, codes, exit_layer_numbers):
     """
     present = [head.temperature.item() for head in heads]
     raw = np.asarray(logits, np.float64) * np.reshape(present, (-1, 1, 1))
+    finite = np.isfinite(raw).all(axis=(1, 2))
+    if not finite.all():
+        layers = [n for n, ok in zip(exit_layer_numbers, finite, strict=True) if not ok]
+        raise ValueError(
+            f"The exits after layers {', '.join(map(str, layers))} give scores that "
+            "are not finite: the training diverged. Fit again with a lower lr."
+        )
     found = [fit_temperature(of_exit, codes) for of_exit in raw]
     _warn_undetermined(found, exit_layer_numbers)
     temperatures = [1.0 if value is None else value for value in found]

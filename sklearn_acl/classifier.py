@@ -1,5 +1,8 @@
 """`ACLClassifier`: raw texts in, labels out, an exit after every layer."""
 
+import os
+from contextlib import contextmanager
+
 import numpy as np
 import torch
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
@@ -15,10 +18,8 @@ from .encoder import MultiExitEncoder, accepted_inputs
 from .exit_arrays import EMBEDDINGS, LOGITS, PROBABILITIES
 from .exit_rules import check_exit_rule
 from .fit_memory import remembered_fit
-from .head_init import initialize_heads
 from .inference import (
     iterate_outputs,
-    move,
     resolve_exit_layer,
     warn_truncated,
 )
@@ -33,11 +34,9 @@ from .training_data import (
     RawTexts,
     TrainingRows,
     TrainingSet,
-    ordered_batches,
     split_rows,
 )
 
-#: Parameters that a fitted network cannot change, short of fitting anew.
 _STRUCTURE = ("n_layers", "pooling", "strategy", "max_length")
 
 
@@ -127,7 +126,8 @@ class ACLClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MultiExit
         that occur in `y`.
     exit_layer : int, default=None
         The exit that answers, counted in layers from 1; no deeper layer runs. None is
-        the deepest. Used by prediction only, as are the next three.
+        the deepest. Used by prediction only, as are the next three: they have no part
+        in training, and callbacks that predict get full depth.
     exit_threshold : float, default=None
         Lets each text leave at the first exit, up to `exit_layer`, where `exit_rule`
         finds it done; later layers run on the texts that remain. In [0, 1] for the
@@ -137,11 +137,11 @@ class ACLClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MultiExit
         When a text is done: its highest probability is above the threshold
         ("confidence"); the entropy of its probabilities, over that of the uniform
         distribution, is below it ("entropy"); the last `exit_patience` exits each
-        predict what the one before them does, with a probability above the threshold
-        ("patience"; 0 is PABEE); the last `exit_patience` exits each have an entropy
-        below it ("patience_entropy", PCEE-BERT). Comparisons are strict. A function
-        ``rule(proba, threshold) -> bool`` gets the probabilities (n_exits, n_classes)
-        of the exits that one text has passed.
+        predict what the one before them does, and the last one with a probability above
+        the threshold ("patience"; 0 is PABEE); the last `exit_patience` exits each have
+        an entropy below it ("patience_entropy", PCEE-BERT). Comparisons are strict. A
+        function ``rule(proba, threshold) -> bool`` gets the probabilities (n_exits,
+        n_classes) of the exits that one text has passed.
     exit_patience : int, default=2
         Exits in a row for the rules that count them: "patience" lets a text leave at
         exit number `exit_patience` + 1 at the earliest, "patience_entropy" at exit
@@ -156,8 +156,9 @@ class ACLClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MultiExit
         `RandomState`.
     module : type, default=MultiExitEncoder
         The network; ``module__dropout`` sets the dropout of the exits, and with
-        ``module__gradient_equilibrium=True`` layers train on the mean of the gradients
-        of the exits above them, not on the sum.
+        ``module__gradient_equilibrium=True`` each layer trains on the mean of the
+        losses of the exits above it, where it else trains on their sum over the number
+        of all exits.
     optimizer : type, default=torch.optim.AdamW
         The optimizer; its parameters follow with the prefix ``optimizer__``. Biases
         and normalisation weights are not decayed.
@@ -410,13 +411,32 @@ class ACLClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MultiExit
             if warm:
                 self.restart_training_parts()
             else:
-                self._start_heads(train)
+                self.start_heads(train)
             step_size = self.training_batch_size * self.gradient_accumulation_steps
             n_steps = -(-len(train) // step_size) * epochs
-            self.run_training(
-                TrainingSet(train, held_out, n_steps=n_steps, constant_lr=constant_lr),
-                epochs,
+            training_set = TrainingSet(
+                train,
+                held_out,
+                n_steps=n_steps,
+                constant_lr=constant_lr,
+                heads_start=not warm,
             )
+            with self._at_full_depth():
+                self.run_training(training_set, epochs)
+
+    @contextmanager
+    def _at_full_depth(self):
+        """Keep the parameters of prediction from callbacks that predict.
+
+        They have no part in training, so that fits which differ in them are the same.
+        """
+        names = ("exit_layer", "exit_threshold")
+        kept = {name: getattr(self, name) for name in names}
+        vars(self).update(dict.fromkeys(names))
+        try:
+            yield
+        finally:
+            vars(self).update(kept)
 
     def _check_training_data(self, X, y, sample_weight, classes, *, warm):
         """Check texts, labels and weights; nothing is loaded yet."""
@@ -451,7 +471,7 @@ class ACLClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MultiExit
         self.n_text_columns_ = data.texts.n_columns
         self.initialize()
         self._check_inference_parameters()
-        self.structure_ = {name: getattr(self, name) for name in _STRUCTURE}
+        self.structure_ = self._structure()
         self.max_length_ = resolve_max_length(
             self.max_length,
             self.tokenizer_,
@@ -462,13 +482,22 @@ class ACLClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MultiExit
     def _check_still_fits(self):
         """Raise if a parameter asks for another network than the one that goes on."""
         self._check_inference_parameters()
-        for name, fitted in self.structure_.items():
-            if getattr(self, name) != fitted:
+        wanted = self._structure()
+        for name in self.structure_ | wanted:
+            value, fitted = wanted.get(name), self.structure_.get(name)
+            if value != fitted:
                 raise ValueError(
-                    f"{name}={getattr(self, name)!r} differs from the fitted model's "
-                    f"{fitted!r}, which partial_fit and warm_start go on from. Set it "
-                    "back, or call fit without warm_start."
+                    f"{name}={value!r} differs from the fitted model's {fitted!r}, "
+                    "which partial_fit and warm_start go on from. Set it back, or call "
+                    "fit without warm_start."
                 )
+
+    def _structure(self):
+        """Parameters that a fitted network cannot change, short of fitting anew."""
+        values = {name: getattr(self, name) for name in _STRUCTURE}
+        values["backbone"] = os.fspath(self.backbone)
+        of_module = self.get_params_for("module")
+        return values | {f"module__{name}": v for name, v in of_module.items()}
 
     def _tokenize_rows(self, data):
         storage = "arrow" if data.texts.is_memory_mapped else "memory"
@@ -477,18 +506,10 @@ class ACLClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MultiExit
         labels = DecodedLabels(data.codes, self.classes_)
         return TrainingRows(data.texts, tokens, labels, data.codes, data.weights)
 
-    def _start_heads(self, train):
-        device = next(self.module_.parameters()).device
-        batches = (
-            (move(inputs, device), labels, weights)
-            for inputs, labels, weights in ordered_batches(train, self.batch_size)
-        )
-        initialize_heads(self.module_, batches, method=self.head_init, seed=self.seed_)
-
     # -- calibration ---------------------------------------------------------
 
     def calibrate_exits(self, X, y=None):
-        """Fit a temperature for every exit, so that its confidence can be believed.
+        """Fit a temperature for every exit, for confidence closer to accuracy.
 
         The logits of an exit are divided by its temperature from here on [1]_. No
         exit changes its prediction; probabilities and what `exit_threshold` compares

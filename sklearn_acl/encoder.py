@@ -60,8 +60,9 @@ class MultiExitEncoder(nn.Module):
     dropout : float, default=0.1
         Dropout probability inside the heads.
     gradient_equilibrium : bool, default=False
-        Whether layers get the mean, not the sum, of the gradients of the exits above
-        them, of those that run [1]_. The loss stays the same, and so do its gradients
+        Whether a layer gets the mean of the gradients of the exits above it, of those
+        that run [1]_. Without it, the mean of all exits' losses gives upper layers,
+        which few exits read, less. The loss stays the same, and so do its gradients
         inside the exits.
 
     Attributes
@@ -293,7 +294,8 @@ class MultiExitEncoder(nn.Module):
         fork = GradientEquilibrium(exits) if self.gradient_equilibrium else None
         states = self._run(inputs, exits, fork)
         mask = inputs["attention_mask"]
-        return [self._pool(states[layer], mask) for layer in exits]
+        pooled = [self._pool(states[layer], mask) for layer in exits]
+        return pooled if fork is None else [fork.undo_average(row) for row in pooled]
 
     def _pool(self, hidden, mask):
         return hidden[:, 0] if self.pooling == "cls" else mean_pool(hidden, mask)

@@ -25,8 +25,12 @@ class GradientEquilibrium:
 
     With exits 1..n, below exit i the gradient of exit i counts 1 / (n - i + 1) and what
     comes from the layers above (n - i) / (n - i + 1). The layers between exits i - 1
-    and i so get the mean of the gradients of exits i..n, where they would get the sum.
-    Values and the gradients inside an exit stay as they are.
+    and i so get the mean of the gradients of exits i..n.
+
+    That is for a sum of the exits' losses. The criterion averages them, so what leaves
+    an exit is multiplied by n first (`undo_average`): all layers then train at one
+    pace, whether one exit runs or many. Values, and gradients inside an exit, stay as
+    they are.
 
     Parameters
     ----------
@@ -36,6 +40,12 @@ class GradientEquilibrium:
 
     def __init__(self, exits):
         self.exits = exits
+
+    def undo_average(self, pooled):
+        """Pooled hidden states of an exit, for its head."""
+        if not pooled.requires_grad:
+            return pooled
+        return _ScaledGradient.apply(pooled, len(self.exits))
 
     def __call__(self, layer, hidden):
         """Hidden states for the exit after a layer, and for the next layer."""

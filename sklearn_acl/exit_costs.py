@@ -1,17 +1,15 @@
 """What it costs to take a text to an exit: layers, FLOPs or measured time."""
 
-import time
-import warnings
-
 import numpy as np
-from sklearn.utils import _safe_indexing
+from sklearn.utils import _safe_indexing, indexable
 from sklearn.utils.validation import _num_samples
 
 from .containers import dataset_of
+from .prediction_time import prediction_times
+from .shared_weights import sharing_weights
 
-#: Texts and repetitions of a measurement.
+#: Most texts of a measurement of time.
 _TIMED_TEXTS = 128
-_REPEATS = 3
 
 
 def take_rows(values, rows):
@@ -24,20 +22,10 @@ def take_rows(values, rows):
     """
     dataset, names = dataset_of(values, None)
     if dataset is None:
+        (values,) = indexable(values)  # an array of what only numpy can read
         return _safe_indexing(values, rows)
     part = dataset.select(rows)
     return part if names is None else part[names[0]]
-
-
-def sharing_weights(estimator):
-    """A second estimator around the same fitted parts, for other exit parameters.
-
-    `copy.copy` would do for most classes; those that define how they are pickled would
-    copy their weights.
-    """
-    twin = type(estimator).__new__(type(estimator))
-    vars(twin).update(vars(estimator))
-    return twin
 
 
 def exit_costs(cost, estimator, X, layers):
@@ -82,24 +70,32 @@ def _checked(values, layer, n_samples):
     return values
 
 
-def _seconds(estimator, X, layers):
-    """Seconds per text of predicting by each exit: the median of some runs."""
+def seconds_per_text(estimator, X, settings):
+    """Measured time of `predict` with each of several settings of the exits.
+
+    Parameters
+    ----------
+    estimator : ACLClassifier
+        Fitted; not changed.
+    X : array-like
+        Texts, of which up to 128 are run, spread evenly.
+    settings : list of dict
+        Exit parameters.
+
+    Returns
+    -------
+    seconds : ndarray of shape (n_settings,)
+    """
     n_samples = _num_samples(X)
     rows = np.linspace(0, n_samples - 1, min(n_samples, _TIMED_TEXTS)).astype(int)
-    X = take_rows(X, rows)
-    twin = sharing_weights(estimator).set_params(exit_threshold=None)
-    runs = np.empty((_REPEATS, len(layers)))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # given before, about all texts
-        twin.set_params(exit_layer=layers[-1]).predict(X)  # the first run is slower
-        # round after round, so that a busy moment does not hit one exit alone
-        for run in runs:
-            for i, layer in enumerate(layers):
-                twin.set_params(exit_layer=layer)
-                start = time.perf_counter()
-                twin.predict(X)
-                run[i] = time.perf_counter() - start
-    return np.median(runs, axis=0) / len(rows)
+    twins = [sharing_weights(estimator).set_params(**values) for values in settings]
+    return prediction_times(twins, take_rows(X, rows))
+
+
+def _seconds(estimator, X, layers):
+    """Seconds per text of predicting by each exit alone."""
+    settings = [{"exit_layer": layer, "exit_threshold": None} for layer in layers]
+    return seconds_per_text(estimator, X, settings)
 
 
 def _flops(estimator, X, layers):

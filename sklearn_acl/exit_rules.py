@@ -4,7 +4,9 @@ A rule looks at the probabilities of the exits that a text has passed, and at no
 else: what a text gets does not depend on the texts around it.
 """
 
+from collections.abc import Callable
 from numbers import Integral, Real
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,9 +29,23 @@ def normalized_entropy(proba):
     return np.clip(entr(proba).sum(axis=-1) / np.log(proba.shape[-1]), 0.0, 1.0)
 
 
+def highest_probability(proba):
+    """Probability of the class that is predicted: "confidence".
+
+    Parameters
+    ----------
+    proba : ndarray of shape (..., n_classes)
+
+    Returns
+    -------
+    confidence : ndarray of shape (...)
+    """
+    return proba.max(axis=-1)
+
+
 def _is_confident(proba, threshold, patience):
     """The highest probability of the last exit is above the threshold."""
-    return proba[-1].max(axis=-1) > threshold
+    return highest_probability(proba[-1]) > threshold
 
 
 def _has_low_entropy(proba, threshold, patience):
@@ -63,13 +79,33 @@ def _has_low_entropy_steadily(proba, threshold, patience):
     return (normalized_entropy(proba[-patience:]) < threshold).all(axis=0)
 
 
+class ExitRule(NamedTuple):
+    """A built-in rule, and what is known about its threshold.
+
+    Attributes
+    ----------
+    fires : callable
+        ``fires(proba, threshold, patience)`` says which texts leave; `proba` has shape
+        (n_exits, n_samples, n_classes).
+    value : callable
+        ``value(proba)`` is what the threshold is compared with: (..., n_classes) to
+        (...), in [0, 1].
+    higher_is_later : bool
+        Whether a higher threshold keeps texts longer.
+    """
+
+    fires: Callable
+    value: Callable
+    higher_is_later: bool
+
+
 #: Built-in rules by name. Comparisons are strict: a confidence of 1 and an entropy of 0
 #: as the threshold never let a text leave early.
 EXIT_RULES = {
-    "confidence": _is_confident,
-    "entropy": _has_low_entropy,
-    "patience": _predicts_steadily,
-    "patience_entropy": _has_low_entropy_steadily,
+    "confidence": ExitRule(_is_confident, highest_probability, True),
+    "entropy": ExitRule(_has_low_entropy, normalized_entropy, False),
+    "patience": ExitRule(_predicts_steadily, highest_probability, True),
+    "patience_entropy": ExitRule(_has_low_entropy_steadily, normalized_entropy, False),
 }
 
 
@@ -98,8 +134,10 @@ def leaves(proba, rule, threshold, patience=1):
         If a rule of the user's own answers something else than True or False.
     """
     if not callable(rule):
-        return EXIT_RULES[rule](proba, threshold, patience)
-    answers = [rule(proba[:, row], threshold) for row in range(proba.shape[1])]
+        return EXIT_RULES[rule].fires(proba, threshold, patience)
+    shown = proba.view()
+    shown.flags.writeable = False  # it is the history that the next exits add to
+    answers = [rule(shown[:, row], threshold) for row in range(proba.shape[1])]
     for answer in answers:
         if not isinstance(answer, (bool, np.bool_)):
             raise TypeError(

@@ -5,24 +5,17 @@ sequence, from the one that keeps texts longest to the one that lets them go fir
 order is that of the thresholds and never looks at a calibration text.
 """
 
-from numbers import Integral
+from numbers import Integral, Real
 from typing import NamedTuple
 
 import numpy as np
 
-from .exit_rules import check_exit_rule, first_exits
+from .exit_rules import EXIT_RULES, check_exit_rule, first_exits
 from .risk import binomial_p_value, fixed_sequence_test
 
 RISKS = ("disagreement", "score")
 #: Distance of the most conservative threshold from the one that never fires.
 _CLOSEST = 1e-5
-#: Built-in rules, and whether a higher threshold keeps texts longer.
-_HIGHER_IS_LATER = {
-    "confidence": True,
-    "entropy": False,
-    "patience": True,
-    "patience_entropy": False,
-}
 
 
 class Candidate(NamedTuple):
@@ -70,6 +63,7 @@ def check_rules(rules, thresholds):
     for rule in rules:
         if rule is not None:
             check_exit_rule(rule, None, patience=1)
+        _check_hashable(rule)
     if len(set(rules)) < len(rules):
         raise ValueError(f"rules={rules!r} names a rule twice.")
     if isinstance(thresholds, dict) and set(thresholds) - set(rules):
@@ -80,6 +74,16 @@ def check_rules(rules, thresholds):
     for rule in rules:
         if rule is not None:
             ordered_thresholds(rule, thresholds)
+
+
+def _check_hashable(rule):
+    try:
+        hash(rule)
+    except TypeError as error:
+        raise TypeError(
+            f"rules has {rule!r}, which is unhashable and so cannot be told apart from "
+            "other rules. Pass a function, or give its class a __hash__."
+        ) from error
 
 
 def ordered_thresholds(rule, thresholds):
@@ -111,19 +115,35 @@ def ordered_thresholds(rule, thresholds):
                 "longest first."
             )
         distances = np.geomspace(_CLOSEST, 1.0, int(thresholds))
-        values = 1.0 - distances if _HIGHER_IS_LATER[rule] else distances
+        values = 1.0 - distances if EXIT_RULES[rule].higher_is_later else distances
         return values.tolist()
-    values = np.asarray(thresholds, dtype=float)
-    if values.ndim != 1 or not values.size:
-        raise ValueError(
-            f"thresholds={thresholds!r:.60} must be a number, a list of numbers, or a "
-            "dict from rule to either."
-        )
-    for value in values.tolist():
-        check_exit_rule(rule, value, patience=1)
+    values = _as_numbers(thresholds)
+    for value in values:
+        # a rule of the user's own may compare with any number
+        if not (np.isfinite(value) if callable(rule) else 0 <= value <= 1):
+            wanted = "finite" if callable(rule) else "in [0, 1]"
+            raise ValueError(
+                f"thresholds={thresholds!r:.60}: exit_threshold={value!r} must be "
+                f"{wanted} for the rule {rule!r}."
+            )
     if callable(rule):
-        return values.tolist()
-    return sorted(values.tolist(), reverse=_HIGHER_IS_LATER[rule])
+        return values
+    return sorted(values, reverse=EXIT_RULES[rule].higher_is_later)
+
+
+def _as_numbers(thresholds):
+    """Listed thresholds of one rule as floats."""
+    values = np.asarray(thresholds, dtype=object)  # bools stay what they are
+    are_numbers = all(
+        isinstance(value, Real) and not isinstance(value, (bool, np.bool_))
+        for value in values.flat
+    )
+    if values.ndim != 1 or not values.size or not are_numbers:
+        raise ValueError(
+            f"thresholds={thresholds!r:.60} must be an integer, a list of numbers, or "
+            "a dict from rule to either."
+        )
+    return values.astype(float).tolist()
 
 
 def make_candidates(rules, thresholds, n_exits):
@@ -150,6 +170,18 @@ def make_candidates(rules, thresholds, n_exits):
             values = ordered_thresholds(rule, thresholds)
             candidates += [Candidate(rule, t, last, sequence) for t in values]
     return candidates
+
+
+def first_reach(rule, patience):
+    """Number of the first exit, counted from 1, at which a rule can let a text leave.
+
+    Parameters
+    ----------
+    rule : str, callable or None
+    patience : int
+        As in `first_exits`.
+    """
+    return {"patience": patience + 1, "patience_entropy": patience}.get(rule, 1)
 
 
 # -- what they do on texts ---------------------------------------------------
@@ -199,7 +231,13 @@ def evaluate(
             scores[i] = score(proba[exits, rows])
         elif codes is not None:
             scores[i] = np.mean(answers == codes)
-    return Evaluation(len(rows), n_losses, mean_layer, cost, scores)
+    return Evaluation(
+        n_samples=len(rows),
+        n_losses=n_losses,
+        mean_exit_layer=mean_layer,
+        cost=cost,
+        score=scores,
+    )
 
 
 def _exits_of(candidate, proba, patience):
@@ -217,12 +255,18 @@ def _losses(answers, full_depth, codes, risk):
 def pool(evaluations):
     """Evaluation of the texts of several evaluations of the same candidates."""
     n_samples = [evaluation.n_samples for evaluation in evaluations]
-    n_losses = sum(evaluation.n_losses for evaluation in evaluations)
-    means = [
-        np.average([values[i] for values in evaluations], axis=0, weights=n_samples)
-        for i in range(2, len(Evaluation._fields))
-    ]
-    return Evaluation(sum(n_samples), n_losses, *means)
+
+    def mean(name):
+        values = [getattr(evaluation, name) for evaluation in evaluations]
+        return np.average(values, axis=0, weights=n_samples)
+
+    return Evaluation(
+        n_samples=sum(n_samples),
+        n_losses=sum(evaluation.n_losses for evaluation in evaluations),
+        mean_exit_layer=mean("mean_exit_layer"),
+        cost=mean("cost"),
+        score=mean("score"),
+    )
 
 
 # -- which of them -----------------------------------------------------------

@@ -2,15 +2,17 @@
 
 import numpy as np
 
-from .exit_scores import (
-    adaptive_exits,
+from .display_input import (
     check_exit_probabilities,
-    check_has_exits,
     check_layers,
-    positions_in_use,
-    score_probabilities,
-    thresholds_along,
-    time_settings,
+    classifier_with_exits,
+)
+from .exit_tradeoff import (
+    COST_LABELS,
+    setting_in_use,
+    tradeoff_of_rules,
+    tradeoff_of_tuner,
+    with_measured_times,
 )
 from .plotting import (
     GREY,
@@ -20,7 +22,6 @@ from .plotting import (
     curve_style,
     number_layers,
     require_matplotlib,
-    score_label,
     tidy,
 )
 
@@ -127,8 +128,8 @@ class ExitTradeoffDisplay:
         X,
         y,
         *,
-        rule="confidence",
-        patience=2,
+        rule=None,
+        patience=None,
         thresholds=None,
         cost="layers",
         scoring=None,
@@ -149,16 +150,18 @@ class ExitTradeoffDisplay:
             Texts that the classifier was not trained on.
         y : array-like of shape (n_samples,)
             Their labels.
-        rule : str, callable or list, default="confidence"
-            As `exit_rule` of `ACLClassifier`; a list draws a curve for each.
-        patience : int, default=2
-            As `exit_patience` of `ACLClassifier`.
-        thresholds : int or array-like, default=None
-            Values of the threshold, for every rule. An integer spreads so many over the
-            values that the built-in rules compare on these texts; None means 20.
+        rule : str, callable or list, default=None
+            As `exit_rule` of `ACLClassifier`; a list draws a curve for each. None takes
+            the classifier's own.
+        patience : int, default=None
+            As `exit_patience` of `ACLClassifier`; None takes the classifier's own.
+        thresholds : int, array-like or dict, default=None
+            Values of the threshold, for every rule, or a dict from rule to such. An
+            integer spreads so many over the values that a built-in rule compares on
+            these texts; None means 20. Those of a function must be listed.
         cost : {"layers", "time"}, default="layers"
-            Average exit layer, or measured time of `predict` per text: the fastest of
-            three runs at each setting, which takes a while.
+            Average exit layer, or measured time of `predict` per text: the median of
+            three runs over up to 128 of the texts at each setting, which takes a while.
         scoring : str, callable or None, default=None
             As in `sklearn.metrics.check_scoring`; None is accuracy. A callable
             ``scorer(estimator, X, y)`` sees an estimator with `predict`,
@@ -184,29 +187,22 @@ class ExitTradeoffDisplay:
         require_matplotlib(f"{cls.__name__}.from_estimator")
         if cost not in ("layers", "time"):
             raise ValueError(f"cost={cost!r} must be 'layers' or 'time'.")
-        clf = check_has_exits(getattr(estimator, "estimator_", estimator))
-        proba, classes = clf.predict_proba_exits(X), clf.classes_
-        display = cls._computed(
-            y,
-            proba,
-            classes,
-            clf.exit_layer_numbers_,
-            rule=rule,
+        clf = classifier_with_exits(estimator)
+        proba = clf.predict_proba_exits(X)
+        rules = as_list(clf.exit_rule if rule is None else rule)
+        patience = clf.exit_patience if patience is None else patience
+        arguments = tradeoff_of_rules(
+            *(y, proba, clf.classes_, clf.exit_layer_numbers_),
+            rules=rules,
             patience=patience,
             thresholds=thresholds,
             scoring=scoring,
-            name=name,
             X=X,
         )
-        positions = positions_in_use(clf, proba)
-        if positions is not None:
-            answers = proba[positions, np.arange(len(positions))]
-            (score,) = score_probabilities(y, [answers], classes, scoring, X)
-            layers = np.array(clf.exit_layer_numbers_)
-            display.chosen = (float(layers[positions].mean()), float(score))
+        arguments["chosen"] = setting_in_use(clf, y, proba, scoring, X)
         if cost == "time":
-            display._take_time(clf, X, as_list(rule), patience)
-        return display.plot(ax=ax, **kwargs)
+            arguments = with_measured_times(arguments, clf, X, rules, patience)
+        return cls._plotted(arguments, name, ax, kwargs)
 
     @classmethod
     def from_predictions(
@@ -237,7 +233,11 @@ class ExitTradeoffDisplay:
             `y_true`.
         layers : array-like of shape (n_exits,), default=None
             Layers after which the exits sit; None counts from 1.
-        rule, patience, thresholds, scoring, name, ax, **kwargs
+        rule : str, callable or list, default="confidence"
+            As in `from_estimator`.
+        patience : int, default=2
+            As `exit_patience` of `ACLClassifier`.
+        thresholds, scoring, name, ax, **kwargs
             As in `from_estimator`.
 
         Returns
@@ -251,88 +251,22 @@ class ExitTradeoffDisplay:
         """
         require_matplotlib(f"{cls.__name__}.from_predictions")
         proba, classes = check_exit_probabilities(proba_exits, y_true, classes)
-        display = cls._computed(
-            y_true,
-            proba,
-            classes,
-            check_layers(proba, layers),
-            rule=rule,
+        arguments = tradeoff_of_rules(
+            *(y_true, proba, classes, check_layers(proba, layers)),
+            rules=as_list(rule),
             patience=patience,
             thresholds=thresholds,
             scoring=scoring,
-            name=name,
         )
-        return display.plot(ax=ax, **kwargs)
-
-    @classmethod
-    def _computed(
-        cls,
-        y,
-        proba,
-        classes,
-        layers,
-        *,
-        rule,
-        patience,
-        thresholds,
-        scoring,
-        name,
-        X=None,
-    ):
-        """A display of average exit layers, not plotted yet."""
-        if len(proba) < 2:
-            raise ValueError(
-                "A trade-off needs at least two exits; this model has one. Fit with "
-                "strategy='joint'."
-            )
-        rules, layers = as_list(rule), np.asarray(layers)
-        used, costs, scores = [], [], []
-        for each in rules:
-            along = thresholds_along(proba, each, patience, thresholds)
-            positions, answers = adaptive_exits(proba, each, along, patience)
-            used.append(along)
-            costs.append(np.array([layers[at].mean() for at in positions]))
-            scores.append(score_probabilities(y, answers, classes, scoring, X))
-        exit_scores = score_probabilities(y, proba, classes, scoring, X)
-        rule_names = [getattr(each, "__name__", str(each)) for each in rules]
-        return cls(
-            costs=costs,
-            scores=scores,
-            thresholds=used,
-            names=rule_names if name is None else as_names(name, len(rules), ""),
-            exit_costs=layers,
-            exit_scores=exit_scores,
-            full_depth=float(exit_scores[-1]),
-            score_name=score_label(scoring),
-        )
-
-    def _take_time(self, clf, X, rules, patience):
-        """Put measured times in the place of average exit layers."""
-        settings = [
-            {"exit_layer": None, "exit_rule": rule, "exit_threshold": float(threshold)}
-            | {"exit_patience": patience}
-            for rule, along in zip(rules, self.thresholds, strict=True)
-            for threshold in along
-        ]
-        self.exit_layers = self.exit_costs
-        settings += [
-            {"exit_layer": int(layer), "exit_threshold": None}
-            for layer in self.exit_layers
-        ]
-        ms = time_settings(clf, X, [*settings, {}])  # {} is the setting in use
-        ends = np.cumsum([len(along) for along in self.thresholds])
-        *self.costs, rest = np.split(ms, ends)
-        self.exit_costs, in_use = rest[:-1], rest[-1]
-        if self.chosen is not None:
-            self.chosen = (float(in_use), self.chosen[1])
-        self.cost_name = "Time per text (ms)"
+        return cls._plotted(arguments, name, ax, kwargs)
 
     @classmethod
     def from_tuned(cls, estimator, *, quality="score", name=None, ax=None, **kwargs):
         """Draw what a `TunedExitClassifierCV` saw on its calibration texts.
 
-        Filled markers are certified, the star is the setting that it chose, and a
-        dashed line the limit of `max_drop`.
+        The star is the setting that it chose. Filled markers are certified, where it
+        gives a guarantee. With ``objective="speed"`` a dashed line is the limit set by
+        `max_drop`.
 
         Parameters
         ----------
@@ -340,9 +274,10 @@ class ExitTradeoffDisplay:
             Fitted with ``store_cv_results=True``.
         quality : {"score", "risk"}, default="score"
             What the y axis shows: the score, with `max_drop` below that of full depth
-            as the limit, or the risk that tuning bounds, with `max_drop` itself.
+            as the limit, or the risk that tuning bounds, with `max_drop` itself. After
+            a calibration without labels there is only the latter.
         name : str or list of str, default=None
-            Label per rule, in the order of ``cv_results_``; None takes their names.
+            Label per rule, in their order in `rules`; None takes their names.
         ax : matplotlib.axes.Axes, default=None
             Axes to draw on; None makes new ones.
         **kwargs
@@ -355,46 +290,19 @@ class ExitTradeoffDisplay:
         Raises
         ------
         ValueError
-            If it has no ``cv_results_``.
+            If it has no ``cv_results_``, or no scores where they are to be drawn.
         """
         require_matplotlib(f"{cls.__name__}.from_tuned")
         if quality not in ("score", "risk"):
             raise ValueError(f"quality={quality!r} must be 'score' or 'risk'.")
-        if not hasattr(estimator, "cv_results_"):
-            raise ValueError(
-                f"{type(estimator).__name__} has no cv_results_: fit it with "
-                "store_cv_results=True."
-            )
-        results = {k: np.asarray(v) for k, v in estimator.cv_results_.items()}
-        by_layers = estimator.cost == "layers"
-        layers = results["mean_exit_layer"]
-        x = layers if by_layers else results["cost"]
-        if estimator.cost == "time":
-            x = 1000 * x  # seconds
-        y, full_depth, limit = _tuned_quality(estimator, results, quality)
-        curves = _curves_by_rule(results["rule"], x)
-        static = curves.pop(None, None)
-        if static is not None and len(static) == 1:  # full depth, which has its line
-            static = None
-        best = getattr(estimator, "best_index_", None)
-        names = [str(getattr(rule, "__name__", rule)) for rule in curves]
-        display = cls(
-            costs=[x[rows] for rows in curves.values()],
-            scores=[y[rows] for rows in curves.values()],
-            thresholds=[results["threshold"][rows] for rows in curves.values()],
-            certified=[results["certified"][rows] for rows in curves.values()],
-            names=names if name is None else as_names(name, len(curves), ""),
-            exit_costs=None if static is None else x[static],
-            exit_scores=None if static is None else y[static],
-            exit_layers=None if static is None or by_layers else layers[static],
-            chosen=None if best is None else (float(x[best]), float(y[best])),
-            full_depth=full_depth,
-            floor=limit,
-            floor_name=f"limit, max_drop = {estimator.max_drop:g}",
-            cost_name=_cost_label(estimator.cost),
-            score_name=_quality_label(estimator, quality),
-        )
-        return display.plot(ax=ax, **({"markersize": 4} | kwargs))
+        arguments = tradeoff_of_tuner(estimator, quality)
+        return cls._plotted(arguments, name, ax, {"markersize": 4} | kwargs)
+
+    @classmethod
+    def _plotted(cls, arguments, name, ax, style):
+        if name is not None:
+            arguments["names"] = as_names(name, len(arguments["costs"]), "")
+        return cls(**arguments).plot(ax=ax, **style)
 
     def plot(self, ax=None, *, name=None, **kwargs):
         """Draw curves, markers and reference lines.
@@ -429,7 +337,7 @@ class ExitTradeoffDisplay:
             self.ax_.plot([], [], "o", color=GREY, label="filled: certified")
         self._draw_chosen()
         self.ax_.set(xlabel=self.cost_name, ylabel=self.score_name)
-        if self.cost_name == "Average exit layer":
+        if self.cost_name == COST_LABELS["layers"]:
             number_layers(self.ax_)
         tidy(self.ax_)
         return self
@@ -478,41 +386,3 @@ class ExitTradeoffDisplay:
                 zorder=4,
                 label="setting in use",
             )
-
-
-def _curves_by_rule(rules, x):
-    """{rule: rows by ascending x}; static exits have the rule None."""
-    rules = [rule if callable(rule) or rule else None for rule in rules.tolist()]
-    return {
-        rule: np.array(
-            sorted((i for i, r in enumerate(rules) if r == rule), key=lambda i: x[i])
-        )
-        for rule in dict.fromkeys(rules)
-    }
-
-
-def _tuned_quality(estimator, results, quality):
-    """Values of the y axis, that of full depth, and the limit."""
-    if quality == "risk":
-        return results["risk"], 0.0, estimator.max_drop
-    full_depth = estimator.full_depth_score_
-    return results["score"], full_depth, full_depth - estimator.max_drop
-
-
-def _quality_label(estimator, quality):
-    if quality == "score":
-        return score_label(estimator.scoring)
-    return {
-        "disagreement": "Risk: disagreement with full depth",
-        "score": "Risk: right at full depth, wrong here",
-    }.get(estimator.risk, "Risk")
-
-
-def _cost_label(cost):
-    if callable(cost):
-        return "Cost"
-    return {
-        "layers": "Average exit layer",
-        "time": "Time per text (ms)",
-        "flops": "Floating-point operations",
-    }[cost]

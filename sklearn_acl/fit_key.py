@@ -1,7 +1,10 @@
 """What makes two fits the same: the key under which `memory=` keeps a fit."""
 
 import hashlib
+import inspect
 import platform
+import site
+import sysconfig
 import time
 from functools import cache
 from importlib.metadata import version
@@ -76,6 +79,7 @@ def fit_key(net, data, valid):
         "format": ENTRY_FORMAT,
         "versions": _versions(),
         "class": _hash(type(net), "The class of the classifier"),
+        "class source": _source(type(net)),
         "parameters": _parameter_hashes(net),
         "seed": int(net.seed_),
         "backbone": backbone_hashes(net.backbone),
@@ -93,7 +97,7 @@ def _parameter_hashes(net):
     left_out = INFERENCE_PARAMETERS | _RESOLVED_PARAMETERS
     # one by one: in a joint hash, equal values and the same value twice would differ
     return {
-        name: _hash(_as_made(value), f"The parameter {name!r}")
+        name: _hash((_as_made(value), _sources(value)), f"The parameter {name!r}")
         for name, value in net.get_params(deep=False).items()
         if name not in left_out
     }
@@ -107,6 +111,35 @@ def _as_made(value):
         return value
     made = {k: v for k, v in vars(value).items() if not k.endswith("_")}
     return type(value), made
+
+
+def _sources(value):
+    """Source texts of what a value, or each entry of a list, is made by."""
+    if type(value) in (list, tuple):
+        return [_sources(item) for item in value]
+    is_code = inspect.isclass(value) or inspect.isroutine(value)
+    return _source(value if is_code else type(value))
+
+
+def _source(code):
+    """Source text of a user's own class or function, which is hashed by its name.
+
+    None for installed packages, which have a version, and where it cannot be found, as
+    for a class defined at an interactive prompt.
+    """
+    try:
+        path = Path(inspect.getsourcefile(code)).resolve()
+        if any(path.is_relative_to(folder) for folder in _installed_folders()):
+            return None
+        return inspect.getsource(code)
+    except (OSError, TypeError):  # built in, or not in a file
+        return None
+
+
+@cache
+def _installed_folders():
+    folders = {*sysconfig.get_paths().values(), *site.getsitepackages()}
+    return [Path(folder).resolve() for folder in folders]
 
 
 def _hash(value, what):

@@ -12,9 +12,11 @@ from contextlib import ExitStack
 
 from .fit_key import fit_key
 from .memory_store import Entry, store_folder
-from .net import UNUSED_PARAMETERS
 from .persistence import pickled_state, restore_state
 from .user_code import stacklevel
+
+#: Names of the parts of a network, which skorch collects while it builds them.
+_REGISTERED_BY_SKORCH = ("_criteria", "_modules", "_optimizers")
 
 
 class remembered_fit:  # noqa: N801, used like a function
@@ -101,6 +103,7 @@ class remembered_fit:  # noqa: N801, used like a function
         if self._net.verbose and sys.stdout is not None:
             when = f"{entry.written:%Y-%m-%d %H:%M:%S}"
             print(f"Loaded the fit of {when}, nothing was trained: {entry.path}")
+        self._net.warn_if_diverged()
         return None
 
     @staticmethod
@@ -117,20 +120,22 @@ class remembered_fit:  # noqa: N801, used like a function
 
 
 def _fitted_state(net):
-    """Everything of a classifier that is neither parameter nor set by `__init__`."""
-    own = _own_names(net)
-    return {k: v for k, v in pickled_state(net).items() if k not in own}
+    """What a fit sets; not parameters, nor what others keep in a classifier."""
+    return {k: v for k, v in pickled_state(net).items() if _is_fitted(net, k)}
 
 
 def _replace_fitted(net, state):
     """Give a classifier a fitted state; nothing of an earlier fit remains."""
-    for name in vars(net).keys() - _own_names(net):
+    for name in [name for name in vars(net) if _is_fitted(net, name)]:
         del vars(net)[name]
     restore_state(net, state)
 
 
-def _own_names(net):
-    return {*net.get_params(deep=False), *UNUSED_PARAMETERS, "_params_to_validate"}
+def _is_fitted(net, name):
+    if name in _REGISTERED_BY_SKORCH:
+        return True
+    # private names are scikit-learn's (output, routing, callbacks) or a subclass's
+    return name[0] != "_" and name[-1] == "_" and name not in net.get_params(deep=False)
 
 
 def _set_vars(net, values):

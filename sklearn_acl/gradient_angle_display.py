@@ -70,7 +70,7 @@ class GradientAngleDisplay:
 
         Parameters
         ----------
-        estimator : ACLClassifier or list of ACLClassifier
+        estimator : ACLClassifier, TunedExitClassifierCV or list of them
             Fitted with a contrastive term and an `angle_threshold`.
         name : str or list of str, default=None
             Label per classifier; None takes the name of the class.
@@ -89,7 +89,7 @@ class GradientAngleDisplay:
             If a classifier has measured no angle.
         """
         require_matplotlib(f"{cls.__name__}.from_estimator")
-        fits = as_list(estimator)
+        fits = [getattr(fit, "estimator_", fit) for fit in as_list(estimator)]
         display = cls(
             angles=[_measured_angles(fit) for fit in fits],
             thresholds=[fit.angle_threshold for fit in fits],
@@ -135,6 +135,9 @@ class GradientAngleDisplay:
         )
         self.ax_.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
         tidy(self.ax_)
+        # dots are everywhere: leave a strip for the legend above them and below
+        n_entries = len(self.lines_) + len(self.threshold_lines_)
+        self.ax_.margins(y=0.08 + 0.05 * n_entries)
         return self
 
     def _threshold(self, i):

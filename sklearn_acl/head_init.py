@@ -25,7 +25,9 @@ _NOISE = 1e-6
 Classifier = tuple[np.ndarray, np.ndarray]  # weight (C, D), bias (C,)
 
 
-def initialize_heads(encoder, batches: Iterable, *, method="lda", seed=0) -> None:
+def initialize_heads(
+    encoder, batches: Iterable, *, method="lda", seed=0, exits=None
+) -> None:
     """Set the heads of an encoder, in place.
 
     Parameters
@@ -50,6 +52,8 @@ def initialize_heads(encoder, batches: Iterable, *, method="lda", seed=0) -> Non
           configuration names for new weights, biases zero.
     seed : int, default=0
         Seed of random weights and of the sample.
+    exits : iterable of int, default=None
+        Layers of the exits whose heads are set. None is all of them.
 
     Raises
     ------
@@ -74,12 +78,15 @@ def initialize_heads(encoder, batches: Iterable, *, method="lda", seed=0) -> Non
         )
     std = getattr(encoder.backbone.config, "initializer_range", 0.02)
     if method == "random":
-        _set_random_heads(encoder.heads, std, seed)
+        _set_random_heads(_heads_of(encoder, exits), std, seed)
         return
     n_classes = encoder.heads[0].classifier.out_features
-    exits = embed_texts(encoder, batches, n_classes, seed)
+    embedded = embed_texts(encoder, batches, n_classes, seed)
     rng = np.random.default_rng([seed, 1])
-    for head, texts in zip(encoder.heads, exits, strict=True):
+    wanted = _heads_of(encoder, exits)
+    for head, texts in zip(encoder.heads, embedded, strict=True):
+        if head not in wanted:
+            continue
         classifier = _METHODS[method](texts)
         weight, bias = _fill_empty_rows(*classifier, texts, std, rng)
         _set_head(head, weight, bias)
@@ -307,6 +314,13 @@ def _fill_empty_rows(weight, bias, texts, std, rng):
 
 
 # --- heads --------------------------------------------------------------------------
+
+
+def _heads_of(encoder, exits):
+    if exits is None:
+        return list(encoder.heads)
+    numbered = zip(encoder.exit_layer_numbers, encoder.heads, strict=True)
+    return [head for layer, head in numbered if layer in set(exits)]
 
 
 @torch.no_grad()

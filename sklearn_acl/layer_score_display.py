@@ -2,11 +2,10 @@
 
 import numpy as np
 
-from .exit_scores import (
+from .display_input import (
     check_exit_probabilities,
-    check_has_exits,
     check_layers,
-    score_probabilities,
+    classifier_with_exits,
 )
 from .plotting import (
     as_list,
@@ -18,6 +17,7 @@ from .plotting import (
     score_label,
     tidy,
 )
+from .probability_scores import score_probabilities
 
 
 class LayerScoreDisplay:
@@ -86,9 +86,10 @@ class LayerScoreDisplay:
 
         Parameters
         ----------
-        estimator : ACLClassifier or list
-            A fitted classifier is one curve. A list holds one entry per curve: a
-            classifier, or a list of several fits of one method (over seeds, say).
+        estimator : ACLClassifier, TunedExitClassifierCV or list
+            A fitted classifier is one curve, over all of its exits. A list holds one
+            entry per curve: a classifier, or a list of several fits of one method
+            (over seeds, say).
         X : array-like
             Texts that the classifiers were not trained on.
         y : array-like of shape (n_samples,)
@@ -118,14 +119,14 @@ class LayerScoreDisplay:
             If fits of one curve have exits after different layers.
         """
         require_matplotlib(f"{cls.__name__}.from_estimator")
-        curves = [as_list(entry) for entry in as_list(estimator)]
-        fits = [check_has_exits(fit) for curve in curves for fit in curve]
-        if not all(curves) or not fits:
+        entries = [as_list(entry) for entry in as_list(estimator)]
+        if not entries or not all(entries):
             raise ValueError("estimator must hold a fitted classifier for every curve.")
+        curves = [[classifier_with_exits(fit) for fit in fits] for fits in entries]
         display = cls(
-            layers=[_common_layers(curve) for curve in curves],
-            scores=[_scores_of(curve, X, y, scoring) for curve in curves],
-            names=as_names(name, len(curves), type(fits[0]).__name__),
+            layers=[_common_layers(fits) for fits in curves],
+            scores=[_scores_of(fits, X, y, scoring) for fits in curves],
+            names=as_names(name, len(curves), type(entries[0][0]).__name__),
             score_name=score_label(scoring),
         )
         return display.plot(ax=ax, band=band, **kwargs)

@@ -12,12 +12,23 @@ _DIGEST_SIZE = 32  # bytes of a SHA-256
 
 
 def check_memory(memory):
-    """Raise TypeError for what is no place to keep fits.
+    """Check that a parameter is a place to keep fits.
 
     Parameters
     ----------
     memory : str, path, joblib.Memory or None
+
+    Raises
+    ------
+    TypeError
+        For anything else.
+    ValueError
+        For an empty string, which would be the working folder.
     """
+    if isinstance(memory, str) and not memory:
+        raise ValueError(
+            "The 'memory' parameter is an empty string; pass a folder or None."
+        )
     if memory is None or isinstance(memory, (str, os.PathLike, joblib.Memory)):
         return
     raise TypeError(

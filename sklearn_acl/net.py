@@ -27,6 +27,7 @@ from .callbacks import (
 )
 from .families import family_of
 from .gradients import MicroBatch, gated_backward
+from .head_init import initialize_heads
 from .inference import move
 from .optimization import autocast_dtype, parameter_groups
 from .parameters import resolve_device
@@ -336,19 +337,33 @@ class MultiExitNet(NeuralNetClassifier):
         try:
             for stage in self.stages:
                 if stage != self.stage_:
-                    self._start_stage(stage)
+                    self._start_stage(stage, data)
                 if not self._run_stage(data, epochs):
                     self.interrupted_ = True
                     break
-            self._warn_if_diverged()
+            self.warn_if_diverged()
         finally:
             angles = [angle for angle, _ in self.step_angles_]
             self.angles_ = np.array(angles, dtype=np.float32)
             self._release_training()
 
-    def _start_stage(self, stage):
+    def start_heads(self, train, exits=None):
+        """Set the heads of some exits, all by default, by `head_init`."""
+        device = next(self.module_.parameters()).device
+        batches = (
+            (move(inputs, device), labels, weights)
+            for inputs, labels, weights in ordered_batches(train, self.batch_size)
+        )
+        initialize_heads(
+            self.module_, batches, method=self.head_init, seed=self.seed_, exits=exits
+        )
+
+    def _start_stage(self, stage, data):
         """Go on to a later stage: a new optimizer over what it trains."""
         self.stage_ = stage
+        if data.heads_start and self.head_init != "random":
+            # no step has trained them, and the encoder is another one now
+            self.start_heads(data.train, stage.exits)
         self.module_.zero_grad(set_to_none=True)  # no optimizer will: it is clipped by
         self.initialized_ = False  # skorch prints otherwise
         self._initialize_optimizer()
@@ -384,7 +399,8 @@ class MultiExitNet(NeuralNetClassifier):
             stacklevel=stacklevel(),
         )
 
-    def _warn_if_diverged(self):
+    def warn_if_diverged(self):
+        """Warn of weights that are no longer finite."""
         if not all(p.isfinite().all() for p in self.module_.parameters()):
             warnings.warn(
                 "Training diverged: weights are no longer finite, and every prediction "

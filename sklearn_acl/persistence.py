@@ -21,7 +21,7 @@ from .json_values import decode, encode
 from .parameters import check_names, resolve_device
 from .user_code import stacklevel
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2  # 1 had no temperatures
 MANIFEST = "sklearn_acl.json"
 WEIGHTS = "model.safetensors"
 CONFIG = "backbone.json"
@@ -362,6 +362,12 @@ def _encode_parameters(net):
         else:
             if type(value) is type(default) and value == default:
                 del encoded[name]
+    if "exit_rule" in lost and net.exit_threshold is not None:
+        raise TypeError(
+            f"save() cannot store exit_rule={net.exit_rule!r}, which decides where "
+            f"texts leave at exit_threshold={net.exit_threshold!r}. Use joblib.dump, "
+            "a built-in rule, or set exit_threshold=None."
+        )
     # parameters of a part that is lost would reach the default one
     lost += [name for name in encoded if name.partition("__")[0] in lost]
     encoded = {name: value for name, value in encoded.items() if name not in lost}

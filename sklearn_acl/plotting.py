@@ -73,35 +73,7 @@ def tidy(ax):
     ax.margins(x=0.04, y=0.08)
     _, labels = ax.get_legend_handles_labels()
     if labels:
-        add_legend(ax)
-
-
-def add_legend(ax):
-    """A legend where it hides no data, or else in room made above them."""
-    legend = ax.legend(loc="best", framealpha=0.9)
-    ax.figure.draw_without_rendering()
-    box = legend.get_window_extent()
-    if not any(_is_under(artist, box) for artist in [*ax.lines, *ax.collections]):
-        return
-    share = min(0.5, box.height / ax.bbox.height + 0.04)
-    low, high = ax.get_ylim()
-    # auto=None: a further curve in these axes has its say again
-    ax.set_ylim(low, low + (high - low) / (1 - share), auto=None)
-    legend.set_loc("upper left")
-
-
-def _is_under(artist, box):
-    """Whether a box in pixels covers a part of a curve, of markers or of a band."""
-    from matplotlib.lines import Line2D
-
-    transform = artist.get_transform()
-    if not isinstance(artist, Line2D):
-        paths = artist.get_paths()
-        return any(transform.transform_path(p).intersects_bbox(box) for p in paths)
-    path = transform.transform_path(artist.get_path()).cleaned(remove_nans=True)
-    if artist.get_linestyle() == "None":
-        return box.count_contains(path.vertices) > 0
-    return path.intersects_bbox(box, filled=False)
+        ax.legend(loc="best", framealpha=0.8)
 
 
 def as_list(value):

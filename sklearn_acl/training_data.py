@@ -77,13 +77,16 @@ class TrainingSet:
         Optimizer steps of each stage of the strategy.
     constant_lr : bool, default=False
         Whether the learning rate stays where it is, as in `partial_fit`.
+    heads_start : bool, default=False
+        Whether the heads are new, and not those of an earlier fit.
     """
 
-    def __init__(self, train, valid, *, n_steps, constant_lr=False):
+    def __init__(self, train, valid, *, n_steps, constant_lr=False, heads_start=False):
         self.train = train
         self.valid = valid
         self.n_steps = n_steps
         self.constant_lr = constant_lr
+        self.heads_start = heads_start
 
     def __len__(self):
         return len(self.train)

@@ -1,7 +1,7 @@
 """`TunedExitClassifierCV`: the cheapest exit rule, with a guarantee."""
 
 import warnings
-from numbers import Integral, Real
+from numbers import Real
 
 import numpy as np
 from sklearn.base import (
@@ -12,7 +12,6 @@ from sklearn.base import (
     clone,
 )
 from sklearn.metrics import check_scoring, get_scorer_names
-from sklearn.model_selection import ShuffleSplit, StratifiedShuffleSplit, check_cv
 from sklearn.utils import Bunch, get_tags
 from sklearn.utils._param_validation import Interval, RealNotInt, StrOptions
 from sklearn.utils.metadata_routing import (
@@ -29,20 +28,24 @@ from sklearn.utils.validation import (
     check_is_fitted,
 )
 
-from .exit_costs import exit_costs, sharing_weights, take_rows
-from .exit_selection import (
-    RISKS,
-    best,
-    certify,
-    cheapest,
-    evaluate,
-    make_candidates,
-    pool,
-)
+from .exit_costs import exit_costs, seconds_per_text, take_rows
+from .exit_selection import RISKS, evaluate, make_candidates, pool
 from .inference import resolve_exit_layer
-from .randomness import draw_seed
-from .risk import binomial_upper_bound, smallest_n
-from .tuning_checks import check_labels, check_request, reservations
+from .probability_scores import ReadyAnswers
+from .shared_weights import sharing_encoder
+from .tuning_checks import (
+    asks_guarantee,
+    check_labels,
+    check_request,
+    columns_of,
+    estimator_of,
+    flat_labels,
+    is_prefit,
+    reservations,
+    smallest_calibration,
+)
+from .tuning_choice import choose, figures, results_of, warn_of_full_depth
+from .tuning_splits import calibration_splits, is_random_draw
 from .user_code import stacklevel
 
 
@@ -64,7 +67,8 @@ class TunedExitClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         holds for the rules that count; its `exit_threshold` and `exit_rule` are
         replaced. For a pipeline, make this classifier its last step.
     max_drop : float, default=0.01
-        The highest risk that is allowed, in (0, 1).
+        The highest risk that is allowed: in (0, 1) or, without `confidence`, also 0.
+        With `scoring` the highest drop of the score, any number of at least 0.
     confidence : float, default=0.95
         Probability, over the draw of the calibration texts, with which the risk is at
         most `max_drop`. None goes by the plain estimate of the risk, without a
@@ -91,8 +95,8 @@ class TunedExitClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         Mean exit layer; FLOPs per text of the layers that it runs, which depend on its
         length; seconds per text, measured for each exit on up to 128 of the
         calibration texts and averaged over where texts leave, without the overhead of
-        deciding; or a function of the number of a layer and the texts that returns the
-        cost of running them up to it.
+        deciding, which is in `measured_time_`; or a function of the number of a layer
+        and the texts that returns the cost of running them up to it.
     scoring : str or callable, default=None
         None is accuracy. The drop of any other score stands in for the risk and cannot
         be guaranteed: it needs ``confidence=None`` or ``objective="quality"``.
@@ -100,7 +104,9 @@ class TunedExitClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         Share of the texts to hold out, stratified; or a splitter, of which one with
         several folds needs ``refit=True``; "prefit" takes all texts given to `fit` for
         calibration, which must have served neither the fit, nor its early stopping, nor
-        the temperatures of the exits.
+        the temperatures of the exits. Beside these, `ShuffleSplit` and
+        `StratifiedShuffleSplit` with one split keep the guarantee, and so does a list
+        of one pair (train, test) of your own, which must be a random draw.
     refit : bool, default=False
         Whether to fit once more on all texts after tuning. The guarantee holds for the
         classifier that was calibrated, not for another one.
@@ -113,7 +119,9 @@ class TunedExitClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     ----------
     estimator_ : ACLClassifier
         The fitted classifier with its exit parameters set. With ``cv="prefit"`` it
-        shares the weights of `estimator`, whose parameters stay as they are.
+        has exits of its own on the encoder of `estimator`, which stays as it is. The
+        guarantee ends when either of them is trained further, or this one gets new
+        temperatures (`calibrate_exits`).
     best_params_ : dict
         The exit parameters that were set.
     exit_layer_ : int
@@ -130,28 +138,34 @@ class TunedExitClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     risk_ : float
         Share of the calibration texts with a loss; with `scoring`, the drop.
     risk_bound_ : float
-        Upper confidence bound of the risk of this candidate taken on its own; at most
-        `max_drop` where certified. What is guaranteed is `max_drop`. NaN with `scoring`
-        or without `confidence`.
+        Upper confidence bound of the risk of this candidate taken on its own. What is
+        guaranteed is `max_drop`, which is not below it. NaN without a guarantee.
     cost_ : float
         Mean cost over the calibration texts.
+    measured_time_ : float
+        With ``cost="time"``: seconds per text of `predict` as it is now, rule and all,
+        measured on up to 128 of the calibration texts.
     best_score_, full_depth_score_ : float
         Score of the exits in use and of full depth on the calibration texts; NaN where
         these have no labels.
     n_calibration_ : int
         Number of calibration texts.
     n_required_ : int or None
-        Smallest number that could certify a candidate without any loss; None without
-        `confidence`.
+        Smallest number that could certify a candidate without any loss; None where no
+        guarantee is asked for.
     cv_results_ : dict of ndarray of shape (n_candidates,)
         With ``store_cv_results=True``: ``rule``, ``threshold`` (NaN for fixed exits),
         ``exit_layer``, ``mean_exit_layer``, ``cost``, ``score``, ``risk``,
-        ``p_value``, ``certified``. Full depth comes first. Without `confidence` or with
-        `scoring` there are no p-values, and only full depth is certified.
+        ``p_value``, ``certified``. Full depth comes first. Without a guarantee there
+        are no p-values, and nothing is certified.
     best_index_ : int
         With ``store_cv_results=True``: the row that was chosen.
     classes_ : ndarray of shape (n_classes,)
         Labels in sorted order.
+    exit_layer_numbers_ : tuple of int
+        Layers after which exits sit, ascending.
+    n_exits_ : int
+        Number of exits.
 
     References
     ----------
@@ -167,8 +181,10 @@ class TunedExitClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     >>> tuned.exit_rule_, tuned.exit_threshold_, tuned.cost_  # doctest: +SKIP
     """
 
+    # "no_validation": check_request does it
     _parameter_constraints: dict = {
-        "max_drop": [Interval(Real, 0, 1, closed="neither")],
+        "estimator": "no_validation",
+        "max_drop": [Interval(Real, 0, None, closed="left")],
         "confidence": [Interval(Real, 0, 1, closed="neither"), None],
         "objective": [StrOptions({"speed", "quality"})],
         "risk": [StrOptions(set(RISKS))],
@@ -234,7 +250,8 @@ class TunedExitClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         X : array-like of str, of pairs of str, DataFrame or datasets.Dataset
             Texts, as the estimator takes them.
         y : array-like of shape (n_samples,) or str, default=None
-            Labels, or the name of their column. None is possible with ``cv="prefit"``,
+            Labels, or the name of their column; with ``cv="prefit"``, of the classes
+            of the estimator. None is possible with ``cv="prefit"``,
             ``risk="disagreement"`` and without a score to compute: such a calibration
             needs no labels.
         **params
@@ -249,24 +266,31 @@ class TunedExitClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         Raises
         ------
         ValueError, TypeError
-            For parameters that cannot be used, before anything is fitted.
+            For parameters, labels and splits that cannot be used, before anything is
+            fitted. An earlier fit stays in use whenever this one fails.
 
         Warns
         -----
         UserWarning
             If there is no guarantee where one was asked for, if the calibration texts
-            are too few to certify anything, and if full depth stays in use.
+            are too few to certify anything, if full depth stays in use, and if what was
+            chosen takes longer than `max_time`.
         """
         _raise_for_params(params, self, None)
         # 1. what is asked for, and whether so many texts can give it
         check_request(self)
         labels = check_labels(self, X, y)
+        y = flat_labels(y, labels)
         routed = process_routing(self, "fit", **params)
-        splits = self._split(X, labels, routed["splitter"].split)
-        has_guarantee = self._can_guarantee(len(splits))
-        self.n_calibration_ = sum(len(held_out) for _, held_out in splits)
-        self.n_required_ = self._smallest_n()
-        for message in reservations(self, has_guarantee):
+        splits = calibration_splits(self, X, labels, routed["splitter"].split)
+        has_guarantee = (
+            asks_guarantee(self)
+            and is_random_draw(self.cv, len(splits))
+            and not self.refit
+        )
+        n_calibration = sum(len(held_out) for _, held_out in splits)
+        n_required = smallest_calibration(self)
+        for message in reservations(self, has_guarantee, n_calibration, n_required):
             warnings.warn(message, UserWarning, stacklevel=stacklevel())
 
         # 2. fit, and see what the candidates do on texts that were held out
@@ -282,70 +306,38 @@ class TunedExitClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         # 3. choose one
         layers = _layers_in_use(estimator)
         candidates = make_candidates(self.rules, self.thresholds, len(layers))
-        index = self._choose(candidates, layers, pool(evaluations))
+        choice = choose(self, candidates, layers, pool(evaluations))
+        warn_of_full_depth(self, choice, estimator, n_required)
 
         # 4. the classifier that predicts
         if self.refit:
             rows = np.arange(_num_samples(X))
             estimator = self._fit_estimator(X, y, rows, fit_params)
-        self.guaranteed_ = has_guarantee
-        self._put_in_use(estimator, candidates[index], layers)
+        fitted = self._put_in_use(estimator, choice)
+        if self.cost == "time":
+            texts = take_rows(X, splits[-1][1])
+            fitted["measured_time_"] = self._measure(fitted["estimator_"], texts)
+
+        # 5. what is known of it; up to here an earlier fit is as it was
+        fitted |= figures(self, choice, has_guarantee)
+        fitted["guaranteed_"] = has_guarantee
+        fitted["n_calibration_"] = n_calibration
+        fitted["n_required_"] = n_required
+        if self.store_cv_results:
+            fitted["cv_results_"] = results_of(choice, has_guarantee)
+            fitted["best_index_"] = choice.index
+        self._replace_attributes(fitted)
         return self
-
-    @property
-    def _is_prefit(self):
-        return isinstance(self.cv, str)
-
-    def _split(self, X, labels, split_params):
-        """List of (rows to fit on, rows held out); None if nothing is to be fitted."""
-        if self._is_prefit:
-            return [(None, np.arange(_num_samples(X)))]
-        if isinstance(self.cv, Real) and not isinstance(self.cv, Integral):
-            return [self._hold_out(labels)]
-        cv = check_cv(self.cv, y=labels, classifier=True)
-        splits = list(cv.split(X, labels, **split_params))
-        if len(splits) > 1 and not self.refit:
-            raise ValueError(
-                f"cv={self.cv!r} has {len(splits)} folds, so refit cannot be False: "
-                "set refit=True, which gives up the guarantee, or hold out one share "
-                "with cv=0.2."
-            )
-        return splits
-
-    def _hold_out(self, labels):
-        seed = draw_seed(self.random_state)
-        settings = {"n_splits": 1, "test_size": self.cv, "random_state": seed}
-        try:
-            return next(StratifiedShuffleSplit(**settings).split(labels, labels))
-        except ValueError as error:
-            split = next(ShuffleSplit(**settings).split(labels))
-            warnings.warn(
-                f"The split is not stratified by label. {error}",
-                UserWarning,
-                stacklevel=stacklevel(),
-            )
-            return split
-
-    def _can_guarantee(self, n_splits):
-        is_asked = self.objective == "speed" and self.confidence is not None
-        return is_asked and n_splits == 1 and not self.refit
-
-    @property
-    def _alpha_of_a_rule(self):
-        return (1 - self.confidence) / len(self.rules)
-
-    def _smallest_n(self):
-        if self.confidence is None:
-            return None
-        return smallest_n(self.max_drop, self._alpha_of_a_rule)
 
     def _fit_estimator(self, X, y, rows, fit_params):
         """A clone fitted on some rows, or the estimator itself if it is fitted."""
         if rows is None:
-            return self.estimator
+            return estimator_of(self)
         labels = y if isinstance(y, str) else take_rows(y, rows)
         fit_params = _check_method_params(X, fit_params, indices=rows)
-        return clone(self.estimator).fit(take_rows(X, rows), labels, **fit_params)
+        # its own threshold is replaced, and may be none that its exits allow
+        estimator = clone(self.estimator).set_params(exit_threshold=None)
+        return estimator.fit(take_rows(X, rows), labels, **fit_params)
 
     def _evaluate(self, estimator, X, labels, rows, score_params):
         """What the candidates do on some rows that the estimator has not seen."""
@@ -355,13 +347,22 @@ class TunedExitClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         codes = score = None
         if labels is not None:
             labels = labels[rows]
-            codes = _columns_of(labels, estimator.classes_)
+            codes = columns_of(labels, estimator.classes_)
         if self.scoring is not None:
             scorer = check_scoring(estimator, scoring=self.scoring)
 
             def score(proba):
-                answers = _Answers(estimator.classes_, proba)
-                return scorer(answers, X, labels, **score_params)
+                answers = ReadyAnswers(proba, estimator.classes_)
+                try:
+                    return scorer(answers, X, labels, **score_params)
+                except AttributeError as error:
+                    if ReadyAnswers.__name__ not in str(error):
+                        raise
+                    raise ValueError(
+                        f"scoring={self.scoring!r} must go by predict, predict_proba "
+                        "and classes_ of the estimator that it gets: each candidate's "
+                        f"answers, no model. {error}"
+                    ) from error
 
         return evaluate(
             make_candidates(self.rules, self.thresholds, len(layers)),
@@ -374,113 +375,48 @@ class TunedExitClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             score=score,
         )
 
-    def _choose(self, candidates, layers, evaluation):
-        """Position of the candidate to use; sets the figures that belong to it."""
-        score, cost = evaluation.score, evaluation.cost
-        risk = evaluation.n_losses / evaluation.n_samples
-        p_values = np.full(len(candidates), np.nan)
-        certified = np.arange(len(candidates)) == 0
-        if self.scoring is not None:
-            risk = score[0] - score
-        elif self.confidence is not None:
-            p_values, certified = certify(
-                candidates,
-                evaluation,
-                level=self.max_drop,
-                alpha=1 - self.confidence,
-            )
-        if self.objective == "quality":
-            index = self._best_within_ceiling(evaluation)
-        else:
-            estimated = self.confidence is None
-            allowed = risk <= self.max_drop if estimated else certified
-            index = cheapest(cost, allowed)
-            self._warn_if_full_depth(index, layers)
-
-        for name in ("cv_results_", "best_index_"):
-            vars(self).pop(name, None)  # of an earlier fit
-        self.risk_ = float(risk[index])
-        self.risk_bound_ = self._risk_bound(evaluation, index)
-        self.cost_ = float(cost[index])
-        self.best_score_ = float(score[index])
-        self.full_depth_score_ = float(score[0])
-        if self.store_cv_results:
-            self.best_index_ = index
-            self.cv_results_ = {
-                **_described(candidates, layers),
-                "mean_exit_layer": evaluation.mean_exit_layer,
-                "cost": cost,
-                "score": score,
-                "risk": risk,
-                "p_value": p_values,
-                "certified": certified,
-            }
-        return index
-
-    def _best_within_ceiling(self, evaluation):
-        cost, layers = evaluation.cost, evaluation.mean_exit_layer
-        allowed = np.ones(len(cost), dtype=bool)
-        if self.max_layers is not None:
-            allowed &= layers <= self.max_layers
-        if self.max_time is not None:
-            allowed &= cost <= self.max_time
-        if allowed.any():
-            return best(evaluation.score, cost, allowed)
-        warnings.warn(
-            f"No candidate is within max_layers={self.max_layers} and max_time="
-            f"{self.max_time}: the least are {layers.min():.3g} layers and a cost of "
-            f"{cost.min():.3g}. The cheapest is in use; a fixed exit (None in rules) "
-            "may be cheaper.",
-            UserWarning,
-            stacklevel=stacklevel(),
-        )
-        return cheapest(cost, ~allowed)
-
-    def _warn_if_full_depth(self, index, layers):
-        """Say that full depth stays in use, unless the reason has been given."""
-        if len(layers) == 1:
-            message = (
-                f"The estimator has one exit in use, after layer {layers[0]}: there is "
-                "nothing to choose. Fit it with strategy='joint' and exit_layer=None."
-            )
-        elif index > 0 or self.n_calibration_ < (self.n_required_ or 0):
-            return
-        else:
-            message = (
-                f"Full depth stays in use: on {self.n_calibration_} calibration texts, "
-                f"no exit rule within max_drop={self.max_drop} (confidence="
-                f"{self.confidence}) is cheaper. Raise max_drop, calibrate on more "
-                "texts, or try other rules."
-            )
-        warnings.warn(message, UserWarning, stacklevel=stacklevel())
-
-    def _risk_bound(self, evaluation, index):
-        if self.scoring is not None or self.confidence is None:
-            return np.nan
-        if index == 0:
-            return 0.0
-        bound = binomial_upper_bound(
-            evaluation.n_losses[index], evaluation.n_samples, self._alpha_of_a_rule
-        )
-        return float(bound)
-
-    def _put_in_use(self, estimator, candidate, layers):
-        self.exit_layer_ = layers[candidate.position]
-        self.exit_rule_ = candidate.rule
-        self.exit_threshold_ = candidate.threshold
-        self.exit_patience_ = estimator.exit_patience
-        self.best_params_ = {
-            "exit_layer": self.exit_layer_,
-            "exit_threshold": self.exit_threshold_,
+    def _put_in_use(self, estimator, choice):
+        """Attributes that name what was chosen, and the estimator that has it set."""
+        candidate = choice.candidate
+        chosen = {
+            "exit_layer": choice.layers[candidate.position],
+            "exit_threshold": candidate.threshold,
         }
         if candidate.rule is not None:
-            self.best_params_["exit_rule"] = self.exit_rule_
-        if self._is_prefit:
-            estimator = sharing_weights(estimator)
-        self.estimator_ = estimator.set_params(**self.best_params_)
+            chosen["exit_rule"] = candidate.rule
+        if is_prefit(self):
+            estimator = sharing_encoder(estimator)
+        fitted = {
+            "estimator_": estimator.set_params(**chosen),
+            "best_params_": chosen,
+            "exit_layer_": chosen["exit_layer"],
+            "exit_rule_": candidate.rule,
+            "exit_threshold_": candidate.threshold,
+            "exit_patience_": estimator.exit_patience,
+        }
         for name in ("n_features_in_", "feature_names_in_"):
             if hasattr(estimator, name):
-                setattr(self, name, getattr(estimator, name))
+                fitted[name] = getattr(estimator, name)
+        return fitted
+
+    def _measure(self, estimator, X):
+        """Seconds per text of predicting with what was chosen."""
+        measured = float(seconds_per_text(estimator, X, [{}])[0])
+        if self.max_time is not None and measured > self.max_time:
+            warnings.warn(
+                f"What was chosen takes {measured:.3g} seconds per text, above "
+                f"max_time={self.max_time}: the estimate leaves out what deciding "
+                "costs. Lower max_time, or choose among fixed exits (rules=[None]).",
+                UserWarning,
+                stacklevel=stacklevel(),
+            )
+        return measured
+
+    def _replace_attributes(self, fitted):
+        """Set what a fit found, all at once, instead of what an earlier one did."""
+        for name in [name for name in vars(self) if name.endswith("_")]:
+            delattr(self, name)
+        vars(self).update(fitted)
 
     # -- prediction: that of the tuned estimator -----------------------------
 
@@ -489,18 +425,35 @@ class TunedExitClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         """Labels in sorted order."""
         return self.estimator_.classes_
 
-    def predict(self, X):
+    @property
+    def exit_layer_numbers_(self):
+        """Layers after which exits sit, ascending, counted from 1."""
+        return self.estimator_.exit_layer_numbers_
+
+    @property
+    def n_exits_(self):
+        """Number of exits."""
+        return len(self.exit_layer_numbers_)
+
+    def predict(self, X, return_exit_layers=False):
         """Predict labels with the exits that were chosen.
 
         Parameters
         ----------
         X : array-like
             Texts, as in `fit`.
+        return_exit_layers : bool, default=False
+            Whether to return the layers as well.
 
         Returns
         -------
         labels : ndarray of shape (n_samples,)
+        layers : ndarray of shape (n_samples,), dtype int64
+            The layer whose exit answered, for each text; only with
+            `return_exit_layers`.
         """
+        if return_exit_layers:
+            return self._fitted_estimator.predict(X, return_exit_layers=True)
         return self._fitted_estimator.predict(X)
 
     def predict_proba(self, X):
@@ -628,40 +581,8 @@ class TunedExitClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         return tags
 
 
-class _Answers(ClassifierMixin, BaseEstimator):
-    """What a scorer sees of a candidate: its probabilities, whatever it is asked."""
-
-    def __init__(self, classes, proba):
-        self.classes_ = classes
-        self._proba = proba
-
-    def predict_proba(self, X):
-        return self._proba
-
-    def predict(self, X):
-        return self.classes_[self._proba.argmax(axis=1)]
-
-
 def _layers_in_use(estimator):
     """Layers of the exits up to the deepest that the estimator's parameter allows."""
     layers = tuple(estimator.exit_layer_numbers_)
     deepest = resolve_exit_layer(estimator.exit_layer, layers)
     return layers[: layers.index(deepest) + 1]
-
-
-def _columns_of(labels, classes):
-    """Position of each label among the classes; -1 for one that is none of them."""
-    positions = {label: i for i, label in enumerate(classes.tolist())}
-    return np.array([positions.get(label, -1) for label in labels.tolist()])
-
-
-def _described(candidates, layers):
-    """The candidates themselves, as columns of `cv_results_`."""
-    rules = np.empty(len(candidates), dtype=object)
-    rules[:] = [candidate.rule for candidate in candidates]
-    thresholds = [candidate.threshold for candidate in candidates]
-    return {
-        "rule": rules,
-        "threshold": np.array(thresholds, dtype=float),
-        "exit_layer": np.array([layers[c.position] for c in candidates]),
-    }

@@ -6,6 +6,7 @@ import warnings
 import joblib
 import numpy as np
 import pytest
+import torch
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.frozen import FrozenEstimator
@@ -211,3 +212,14 @@ def test_bad_texts_and_labels_change_nothing(fitted, X, y, words):
 def test_needs_a_fitted_classifier(fitted):
     with pytest.raises(ValueError, match="not fitted"):
         clone(fitted).calibrate_exits(TEXTS, LABELS)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_diverged_exit_is_named_and_nothing_changes(fitted, value):
+    clf = copy.deepcopy(fitted)
+    with torch.no_grad():
+        clf.module_.heads[1].classifier.weight.fill_(value)
+    with pytest.raises(ValueError, match="after layers 2 give scores .* not finite"):
+        clf.calibrate_exits(TEXTS, LABELS)
+    assert not hasattr(clf, "calibration_")
+    assert all(head.temperature == 1 for head in clf.module_.heads)

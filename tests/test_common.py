@@ -5,6 +5,9 @@ are listed as for a classifier of numbers; `OnNumbers` writes each row of number
 text, so that the checks' own X and y reach the real classifier. What a check says about
 X itself (NaN, complex numbers, `n_features_in_`) cannot be asked of texts: `EXCLUDED`
 says so check by check.
+
+`TunedExitClassifierCV` leaves X to its estimator. Around one that takes numbers it is
+run through the checks as they are.
 """
 
 import inspect
@@ -13,11 +16,14 @@ from functools import partial, wraps
 import numpy as np
 import pytest
 from scipy import sparse
-from sklearn.base import clone
+from sklearn.base import BaseEstimator, ClassifierMixin, clone
+from sklearn.linear_model import LogisticRegression
 from sklearn.utils import estimator_checks
+from sklearn.utils.validation import check_is_fitted
 from tiny import LABELS, TEXTS, make_vocabulary
 
-from sklearn_acl import ACLClassifier
+from sklearn_acl import ACLClassifier, TunedExitClassifierCV
+from sklearn_acl.exit_rules import first_exits
 from sklearn_acl.net import UNUSED_PARAMETERS
 
 WORDS = [word for word in make_vocabulary() if word.isalpha() and len(word) > 1]
@@ -346,3 +352,90 @@ def test_weights_equal_repetitions_where_nothing_else_tells_them_apart(tiny_back
     expected = repeated.predict_proba_exits(texts)
     np.testing.assert_allclose(weighted.predict_proba_exits(texts), expected, atol=1e-5)
     assert abs(unweighted.predict_proba_exits(texts) - expected).max() > 1e-2
+
+
+# --- the tuned exits ----------------------------------------------------------------
+
+
+class NumericExits(ClassifierMixin, BaseEstimator):
+    """Three logistic regressions on tables of numbers, ever less regularised."""
+
+    exit_layer_numbers_ = (1, 2, 3)
+
+    def __init__(
+        self,
+        exit_layer=None,
+        exit_threshold=None,
+        exit_rule="confidence",
+        exit_patience=1,
+    ):
+        self.exit_layer = exit_layer
+        self.exit_threshold = exit_threshold
+        self.exit_rule = exit_rule
+        self.exit_patience = exit_patience
+
+    def fit(self, X, y):
+        self.exits_ = [LogisticRegression(C=C).fit(X, y) for C in (0.01, 0.1, 1.0)]
+        for name in ("classes_", "n_features_in_", "feature_names_in_"):
+            if hasattr(self.exits_[0], name):
+                setattr(self, name, getattr(self.exits_[0], name))
+        return self
+
+    def predict_proba_exits(self, X):
+        check_is_fitted(self, "exits_")
+        return np.array([clf.predict_proba(X) for clf in self.exits_])
+
+    def predict_proba(self, X):
+        proba = self.predict_proba_exits(X)[: self.exit_layer]
+        if self.exit_threshold is None:
+            return proba[-1]
+        leaving = self.exit_rule, self.exit_threshold, self.exit_patience
+        return proba[first_exits(proba, *leaving), np.arange(proba.shape[1])]
+
+    def predict(self, X):
+        return self.classes_[self.predict_proba(X).argmax(axis=1)]
+
+
+#: Checks that the tuned exits cannot undergo.
+EXCLUDED_OF_TUNED = {
+    "check_complex_data": (
+        "wants the words 'Complex data not supported'; the labels, which are complex, "
+        "too, are looked at first, and the error is about them"
+    ),
+}
+
+
+def tuned_numbers():
+    return TunedExitClassifierCV(
+        NumericExits(), max_drop=0.5, thresholds=3, random_state=0
+    )
+
+
+def checks_of_tuned():
+    yielded = estimator_checks.estimator_checks_generator(tuned_numbers())
+    checks = [check for _, check in yielded]
+    extra = partial(estimator_checks.check_param_validation, "TunedExitClassifierCV")
+    return [check for check in checks if name_of(check) not in EXCLUDED_OF_TUNED] + [
+        extra
+    ]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # too few rows for a guarantee
+@pytest.mark.parametrize("check", checks_of_tuned(), ids=id_of)
+def test_scikit_learns_check_passes_for_tuned_exits(check, monkeypatch):
+    # read by scikit-learn when a check switches array API dispatch on
+    monkeypatch.setenv("SCIPY_ARRAY_API", "1")
+    check(tuned_numbers())
+
+
+def test_the_checks_of_tuned_exits_are_those_of_a_classifier():
+    assert len(checks_of_tuned()) > 45
+    names = {name_of(check) for check in checks_of_tuned()}
+    assert {"check_classifiers_train", "check_n_features_in"} <= names
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", EXCLUDED_OF_TUNED)
+def test_an_excluded_check_of_tuned_exits_would_fail(name):
+    with pytest.raises((AssertionError, TypeError, ValueError)):
+        getattr(estimator_checks, name)("TunedExitClassifierCV", tuned_numbers())

@@ -5,10 +5,12 @@ import importlib
 import inspect
 import re
 import sys
+import warnings
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from sklearn.exceptions import NotFittedError
 from sklearn.metrics import f1_score, log_loss, make_scorer, roc_auc_score
 from tiny import LABELS, TEXTS
 
@@ -251,17 +253,24 @@ def test_a_second_display_in_the_same_axes(pyplot):
     assert labels == ["a", "b"]
 
 
-def test_room_for_the_legend_where_curves_are_everywhere():
-    layers = range(1, 13)
-    scores = [[0.2 + 0.6 * ((i + k) % 2) for i in layers] for k in (0, 1)]
-    display = LayerScoreDisplay(layers=[layers] * 2, scores=scores, names=["a", "b"])
-    display.plot()
-    assert_readable(display.figure_)
-    low, high = display.ax_.get_ylim()
-    assert low > 0 and high > 0.9
-    LayerScoreDisplay(layers=[layers], scores=[[2.0] * 12]).plot(ax=display.ax_)
+def test_plotting_renders_nothing_and_leaves_the_limits_free(monkeypatch):
+    from matplotlib.figure import Figure
+
+    def fail(*args):
+        raise AssertionError("a plot is not drawn before it is shown")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Figure, "draw", fail)
+        patch.setattr(Figure, "draw_without_rendering", fail)
+        layers = range(1, 13)
+        scores = [[0.2 + 0.6 * ((i + k) % 2) for i in layers] for k in (0, 1)]
+        display = LayerScoreDisplay(
+            layers=[layers] * 2, scores=scores, names=["a", "b"]
+        ).plot()
+        low, high = display.ax_.get_ylim()
+        assert 0.1 < low < 0.2 and 0.8 < high < 0.9  # no more than the data need
+        LayerScoreDisplay(layers=[layers], scores=[[2.0] * 12]).plot(ax=display.ax_)
     assert display.ax_.get_ylim()[1] > 2  # later curves are seen, too
-    assert_readable(display.figure_)
 
 
 def test_styles_of_the_user_go_first():
@@ -351,7 +360,7 @@ def test_styles_of_the_user_go_first():
         (
             lambda y, p: ExitTradeoffDisplay.from_predictions(y, p, rule=has_gone_deep),
             ValueError,
-            "thresholds must be given as an array for a rule of your own",
+            "thresholds=20 is a number, but the rule .*has_gone_deep.* is a function",
         ),
         (
             lambda y, p: ExitTradeoffDisplay.from_estimator(Exits(p), y, y, cost="ms"),
@@ -408,10 +417,23 @@ def slow_tradeoff(y, proba, rule, threshold, patience):
 @pytest.mark.parametrize("rule", ["confidence", "entropy", "patience", has_gone_deep])
 def test_costs_and_scores_along_thresholds(rule):
     y, proba = random_exits()
-    thresholds = [0.5, 1.5, 3.5] if callable(rule) else [0.1, 0.5, 0.6, 0.9]
+    thresholds = {
+        "confidence": [0.9, 0.6, 0.5, 0.1],  # the one that keeps texts longest first
+        "entropy": [0.1, 0.5, 0.6, 0.9],
+        "patience": [0.9, 0.6, 0.5, 0.1],
+        has_gone_deep: [3.5, 1.5, 0.5],
+    }[rule]
     display = ExitTradeoffDisplay.from_predictions(
-        y, proba, rule=rule, patience=3, thresholds=thresholds
+        y, proba, rule=rule, patience=3, thresholds={rule: thresholds, "other": 3}
     )
+    np.testing.assert_array_equal(display.thresholds, [thresholds])
+    again = ExitTradeoffDisplay.from_predictions(
+        *(y, proba),
+        rule=rule,
+        patience=3,
+        thresholds=thresholds if callable(rule) else thresholds[::-1],
+    )
+    np.testing.assert_array_equal(again.costs, display.costs)
     expected = [slow_tradeoff(y, proba, rule, t, 3) for t in thresholds]
     (line,) = display.lines_
     np.testing.assert_allclose(line.get_xydata(), expected)
@@ -430,10 +452,11 @@ def test_default_thresholds_go_evenly_from_first_exit_to_full_depth(rule):
     y, proba = random_exits(n_samples=600)
     display = ExitTradeoffDisplay.from_predictions(y, proba, rule=rule)
     (costs,), (thresholds,) = display.costs, display.thresholds
-    assert (thresholds == np.sort(thresholds)).all()
-    ends = costs[[0, -1]] if rule == "confidence" else costs[[-1, 0]]
-    np.testing.assert_array_equal(ends, [1, 6])
-    assert np.abs(np.diff(costs)).max() < 1  # no gap along the curve
+    ends = [1, 0] if rule == "confidence" else [0, 1]
+    np.testing.assert_array_equal(thresholds[[0, -1]], ends)
+    np.testing.assert_array_equal(costs[[0, -1]], [6, 1])
+    steps = np.diff(costs)
+    assert (steps <= 0).all() and steps.min() > -1  # no gap along the curve
     assert 15 <= len(costs) <= 22
 
 
@@ -442,7 +465,7 @@ def test_layers_that_are_not_numbered_from_one():
     display = ExitTradeoffDisplay.from_predictions(
         y, proba, layers=[2, 4, 6], thresholds=[0.0, 1.0]
     )
-    np.testing.assert_array_equal(display.costs[0], [2, 6])
+    np.testing.assert_array_equal(display.costs[0], [6, 2])
 
 
 def test_several_rules_each_with_a_curve():
@@ -474,10 +497,27 @@ def test_the_setting_in_use_is_marked(parameters, expected):
     display = ExitTradeoffDisplay.from_estimator(clf, y, y)
     np.testing.assert_allclose(display.chosen, expected(y, proba))
     np.testing.assert_allclose(display.chosen_.get_xydata(), [display.chosen])
-    tuned = SimpleNamespace(estimator_=clf)
+    tuned = Exits(proba, estimator_=clf)
     again = ExitTradeoffDisplay.from_estimator(tuned, y, y)
     assert again.chosen == display.chosen
-    assert clf.n_passes == 2
+    assert (clf.n_passes, tuned.n_passes) == (2, 0)
+
+
+@pytest.mark.parametrize("patience", [1, 3])
+def test_rule_and_patience_are_those_of_the_classifier(patience):
+    y, proba = random_exits()
+    clf = Exits(proba, exit_rule="patience", exit_patience=patience)
+    display = ExitTradeoffDisplay.from_estimator(clf, y, y, thresholds=[0.5])
+    expected = slow_tradeoff(y, proba, "patience", 0.5, patience)
+    assert display.lines_[0].get_label() == "patience"
+    np.testing.assert_allclose(display.lines_[0].get_xydata(), [expected])
+    other = ExitTradeoffDisplay.from_estimator(
+        clf, y, y, rule="confidence", patience=2, thresholds=[0.5]
+    )
+    expected = slow_tradeoff(y, proba, "confidence", 0.5, 2)
+    np.testing.assert_allclose(other.lines_[0].get_xydata(), [expected])
+    with pytest.raises(ValueError, match="exit_patience=0 must be"):
+        ExitTradeoffDisplay.from_estimator(clf, y, y, patience=0)
 
 
 def test_measured_time(fitted):
@@ -500,7 +540,7 @@ def test_measured_time(fitted):
 
 def test_time_is_that_of_each_setting(monkeypatch):
     """With a clock that counts the exits and thresholds it meets."""
-    from sklearn_acl import exit_scores
+    from sklearn_acl import prediction_time
 
     y, proba = random_exits()
     seen = []
@@ -511,26 +551,32 @@ def test_time_is_that_of_each_setting(monkeypatch):
             return self
 
         def predict(self, X):
+            warnings.warn("texts are long", UserWarning, stacklevel=2)
             seen.append((self.exit_layer, self.exit_rule, self.exit_threshold))
 
-    now = iter(np.arange(1000.0))
-    monkeypatch.setattr(exit_scores.time, "perf_counter", lambda: next(now))
+    # runs of a round take 1, 2, 3 ... seconds, in the second one 10 times as long
+    took = np.arange(1.0, 12.0) * [[1], [10], [1]]
+    now = np.cumsum(np.column_stack([np.zeros(33), took.ravel()]).ravel())
+    now = iter(now)
+    monkeypatch.setattr(prediction_time.time, "perf_counter", lambda: next(now))
     clf = Timed(proba, exit_layer=5)
     display = ExitTradeoffDisplay.from_estimator(
         clf, y, y, rule=["confidence", "entropy"], thresholds=[0.3, 0.7], cost="time"
     )
     rules = [
-        ("confidence", 0.3),
         ("confidence", 0.7),
+        ("confidence", 0.3),
         ("entropy", 0.3),
         ("entropy", 0.7),
     ]
     adaptive = [(None, rule, t) for rule, t in rules]
     static = [(k, "confidence", None) for k in range(1, 7)]
     in_use = [(5, "confidence", None)]
-    assert seen == 3 * (adaptive + static + in_use)
-    np.testing.assert_allclose(np.ravel(display.costs), 1000 / 90)
-    assert display.chosen[0] == pytest.approx(1000 / 90)
+    assert seen == adaptive[:1] + 3 * (adaptive + static + in_use)  # one to warm up
+    ms = 1000 / 90
+    np.testing.assert_allclose(display.costs, [[ms, 2 * ms], [3 * ms, 4 * ms]])
+    np.testing.assert_allclose(display.exit_costs, np.arange(5, 11) * ms)
+    assert display.chosen[0] == pytest.approx(11 * ms)
 
 
 def tuned_results(**changes):
@@ -553,6 +599,9 @@ def tuned_results(**changes):
         "cost": "layers",
         "risk": "disagreement",
         "scoring": None,
+        "rules": ["confidence", "entropy", None],
+        "objective": "speed",
+        "guaranteed_": True,
     }
     return SimpleNamespace(**(values | changes))
 
@@ -590,6 +639,59 @@ def test_tuning_by_its_risk_and_in_time():
     assert_readable(display.figure_)
 
 
+def test_tuning_without_labels_has_a_risk_only():
+    tuner = tuned_results(full_depth_score_=np.nan)
+    tuner.cv_results_["score"][:] = np.nan
+    with pytest.raises(ValueError, match="had no labels. Pass quality='risk'"):
+        ExitTradeoffDisplay.from_tuned(tuner)
+    display = ExitTradeoffDisplay.from_tuned(tuner, quality="risk")
+    np.testing.assert_allclose(display.lines_[0].get_xydata(), [[3, 0.04], [4, 0.01]])
+
+
+def test_tuning_for_quality_has_neither_limit_nor_certificates():
+    tuner = tuned_results(objective="quality", guaranteed_=False)
+    display = ExitTradeoffDisplay.from_tuned(tuner)
+    assert display.floor_ is None and display.certified is None
+    labels = display.ax_.get_legend_handles_labels()[1]
+    assert not any("certified" in label for label in labels)
+
+
+@pytest.mark.parametrize(
+    ("changes", "label"),
+    [
+        ({"risk": "score"}, "Risk: right at full depth, wrong here"),
+        ({"scoring": "f1_macro", "guaranteed_": False}, "Drop of F1 macro"),
+    ],
+)
+def test_the_risk_is_named(changes, label):
+    tuner = tuned_results(**changes)
+    display = ExitTradeoffDisplay.from_tuned(tuner, quality="risk")
+    assert display.ax_.get_ylabel() == label
+
+
+def test_tuning_among_fixed_exits_only():
+    tuner = tuned_results(rules=[None], best_index_=1)
+    tuner.cv_results_ = {k: v[[0, 4]] for k, v in tuner.cv_results_.items()}
+    display = ExitTradeoffDisplay.from_tuned(tuner)
+    assert display.lines_ == []
+    np.testing.assert_allclose(display.exits_.get_xdata(), [2, 6])
+    assert display.chosen == (2.0, 0.80)
+
+
+@pytest.mark.parametrize(
+    ("cost", "label", "expected"),
+    [
+        ("flops", "FLOPs per text", [0.006, 0.008]),
+        (lambda layer, X: layer, "Cost", [0.006, 0.008]),
+        ("time", "Time per text (ms)", [6, 8]),
+    ],
+)
+def test_costs_of_tuning_and_their_names(cost, label, expected):
+    display = ExitTradeoffDisplay.from_tuned(tuned_results(cost=cost))
+    np.testing.assert_allclose(display.lines_[0].get_xdata(), expected)
+    assert display.ax_.get_xlabel() == label
+
+
 @pytest.mark.filterwarnings("ignore::UserWarning")  # so few texts certify little
 def test_tuning_of_a_classifier(fitted):
     tuned = TunedExitClassifierCV(
@@ -604,6 +706,23 @@ def test_tuning_of_a_classifier(fitted):
     np.testing.assert_allclose(np.sort(drawn, axis=0), np.sort(expected, axis=0))
     np.testing.assert_allclose(display.chosen[0], tuned.cost_)
     assert_readable(display.figure_)
+    # a tuned classifier is drawn as the one inside it
+    of_both = [
+        LayerScoreDisplay.from_estimator(clf, TEXTS[42:], LABELS[42:])
+        for clf in (tuned, fitted)
+    ]
+    np.testing.assert_array_equal(*[display.scores for display in of_both])
+    assert of_both[0].names == ["TunedExitClassifierCV"]
+    assert GradientAngleDisplay.from_estimator(tuned).angles[0] is fitted.angles_
+
+
+@pytest.mark.parametrize(
+    "clf", [ACLClassifier(), TunedExitClassifierCV(ACLClassifier())]
+)
+@pytest.mark.parametrize("display", [LayerScoreDisplay, ExitTradeoffDisplay])
+def test_classifiers_must_be_fitted(display, clf):
+    with pytest.raises(NotFittedError):
+        display.from_estimator(clf, TEXTS, LABELS)
 
 
 # --- GradientAngleDisplay -----------------------------------------------------------
@@ -748,7 +867,7 @@ def test_without_matplotlib_the_error_comes_first(caller, call, monkeypatch):
 
 @pytest.mark.parametrize(
     "module",
-    ["plotting", "exit_scores", *(d.__module__.split(".")[1] for d in DISPLAYS)],
+    ["plotting", "exit_tradeoff", *(d.__module__.split(".")[1] for d in DISPLAYS)],
 )
 def test_matplotlib_is_imported_late(module):
     source = inspect.getsource(importlib.import_module(f"sklearn_acl.{module}"))

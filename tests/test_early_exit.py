@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
+from skorch.callbacks import Callback
 from tiny import LABELS, TEXTS
 
 from sklearn_acl import ACLClassifier
@@ -159,10 +160,37 @@ def test_the_rule_is_stored(fitted, tmp_path, how):
     assert pickle.loads(pickle.dumps(two_best_differ)) is two_best_differ
 
 
-def test_a_rule_of_the_users_own_is_named_when_save_leaves_it_out(fitted, tmp_path):
+def test_save_refuses_to_leave_out_a_rule_that_is_in_use(fitted, tmp_path):
     clf = variant(fitted, exit_rule=two_best_differ, exit_threshold=0.3)
+    with pytest.raises(TypeError, match="exit_rule=.*two_best_differ.*exit_threshold"):
+        clf.save(tmp_path / "model")
+    assert not list(tmp_path.iterdir())
+    clf.set_params(exit_threshold=None)
     with pytest.warns(UserWarning, match="exit_rule"):
         clf.save(tmp_path / "model")
+    loaded = ACLClassifier.load(tmp_path / "model")
+    np.testing.assert_array_equal(loaded.predict_proba(TEXTS), clf.predict_proba(TEXTS))
+
+
+class Predicts(Callback):
+    """What the classifier predicts after an epoch, and by which layers."""
+
+    def on_epoch_end(self, net, **kwargs):
+        self.layers_ = net.exit_layers(TEXTS)
+        self.parameters_ = net.exit_layer, net.exit_threshold
+
+
+@pytest.mark.parametrize("parameters", [{"exit_layer": 1}, {"exit_threshold": 0.0}])
+def test_parameters_of_prediction_have_no_part_in_training(fitted, parameters):
+    watch = Predicts()
+    clf = clone(fitted).set_params(callbacks=[watch], **parameters)
+    clf.fit(TEXTS[:30], LABELS[:30])
+    assert (watch.layers_ == 4).all() and watch.parameters_ == (None, None)
+    assert clf.get_params(deep=False).items() >= parameters.items()
+    assert (clf.exit_layers(TEXTS) == 1).all()
+    np.testing.assert_array_equal(
+        clf.predict_proba_exits(TEXTS), fitted.predict_proba_exits(TEXTS)
+    )
 
 
 def test_grid_search_over_thresholds(fitted):

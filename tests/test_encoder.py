@@ -470,13 +470,27 @@ def test_equilibrium_gives_layers_the_mean_over_the_exits_above(family, exits):
         if name.startswith("heads."):
             reference = sum(each)
         elif name.startswith("backbone.embeddings."):
-            reference = mean_over_deeper(each, 0)
+            reference = len(exits) * mean_over_deeper(each, 0)
         elif name.startswith(prefix) and len(modules) == N_LAYERS:
             layer = int(name.removeprefix(prefix).partition(".")[0]) + 1
-            reference = mean_over_deeper(each, sum(k < layer for k in exits))
+            reference = len(exits) * mean_over_deeper(
+                each, sum(k < layer for k in exits)
+            )
         else:
             continue  # used by several layers
         torch.testing.assert_close(gradient, reference, rtol=1e-4, atol=1e-6)
+
+
+def test_equilibrium_trains_at_one_pace_whatever_runs():
+    """An averaged loss moves the topmost layer as its exit alone would."""
+    batch, balanced = make_batch(), make_encoder(gradient_equilibrium=True)
+    weight = balanced.ffn_output_weight(N_LAYERS)
+    gradients = []
+    for exits in ([N_LAYERS], list(LAYERS)):
+        logits = balanced(batch, exits).logits
+        loss = ACLLoss(contrastive=None).average(logits.square().mean(dim=(1, 2)))
+        gradients += torch.autograd.grad(loss, weight)
+    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-7)
 
 
 @pytest.mark.parametrize("family", ["bert", "modernbert"])

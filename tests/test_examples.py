@@ -349,5 +349,5 @@ def test_a_search_with_memory_trains_each_model_once(run_gallery, monkeypatch):
     names, figures = run_gallery("plot_search_with_memory")
     check_figures("plot_search_with_memory", figures)
     assert sorted(trained) == [0.0, 0.0, 0.5, 0.5]
-    assert len(names["results"]["params"]) == 12
+    assert len(names["results"]["params"]) == 6
     assert not Path(names["folder"].name).exists()

@@ -71,13 +71,26 @@ def test_strict_end_of_the_scale_never_fires(rule, never):
     assert (first_exits(certain, rule, inside) < 3).all()
 
 
-@pytest.mark.parametrize(("rule", "sign"), [("confidence", 1), ("entropy", -1)])
-def test_depth_of_every_text_is_monotone_in_the_threshold(rule, sign):
+@pytest.mark.parametrize("patience", [1, 2])
+@pytest.mark.parametrize("rule", EXIT_RULES)
+def test_depth_of_every_text_grows_with_the_threshold_as_the_table_says(rule, patience):
     proba = random_proba()
+    sign = 1 if EXIT_RULES[rule].higher_is_later else -1
     thresholds = np.linspace(0, 1, 41)[::sign]
-    depths = np.array([first_exits(proba, rule, t) for t in thresholds])
+    depths = np.array([first_exits(proba, rule, t, patience) for t in thresholds])
     assert (np.diff(depths, axis=0) >= 0).all()
     assert depths[0].mean() < depths[-1].mean()  # or the law says nothing
+
+
+@pytest.mark.parametrize("rule", EXIT_RULES)
+def test_a_rule_fires_where_the_threshold_passes_its_value(rule):
+    proba = np.repeat(random_proba(1, 40), 3, axis=0)  # steady: nothing else counts
+    for text in range(40):
+        value = EXIT_RULES[rule].value(proba[-1, text])
+        step = 1e-9 if EXIT_RULES[rule].higher_is_later else -1e-9
+        (just_before,) = leaves(proba[:, [text]], rule, value - step)
+        (at,) = leaves(proba[:, [text]], rule, value)
+        assert just_before and not at
 
 
 @pytest.mark.parametrize("patience", [1, 2, 3])
@@ -174,3 +187,14 @@ def test_bad_parameters_are_named(rule, threshold, patience, error, words):
 @pytest.mark.parametrize("rule", [*EXIT_RULES, margin])
 def test_good_parameters_pass(rule, threshold):
     check_exit_rule(rule, threshold, np.int64(3))
+
+
+def test_rule_of_the_user_cannot_change_the_history():
+    def rule(history, threshold):
+        history.sort()
+        return True
+
+    proba = random_proba(2, 3)
+    with pytest.raises(ValueError, match="read-only"):
+        leaves(proba, rule, 0.5)
+    assert proba.flags.writeable

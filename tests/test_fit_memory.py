@@ -1,7 +1,9 @@
 """`memory=`: fits that differ in parameters of prediction only are trained once."""
 
 import hashlib
+import importlib
 import io
+import linecache
 import os
 import pickle
 import re
@@ -20,7 +22,9 @@ import pandas as pd
 import pytest
 import torch
 from joblib import Memory, Parallel, delayed, parallel_config
+from sklearn import config_context
 from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.experimental import enable_halving_search_cv  # noqa: F401
 from sklearn.model_selection import (
     GridSearchCV,
@@ -491,6 +495,85 @@ def test_functions_and_classes_of_a_module_are_known_by_name(make, note):
     for _ in range(2):
         make(train_split=not_a_lambda).fit(X, Y)
     assert note.count() == 1
+
+
+# -- what others keep in a classifier --------------------------------------------------
+
+
+class Subclass(ACLClassifier):
+    """With something private that its constructor sets."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self._own = object()
+
+
+def test_a_loaded_fit_leaves_alone_what_it_does_not_set(make, note, tmp_path):
+    """Output containers, metadata requests and a subclass's private attributes."""
+    clf = make()
+    writer = Subclass(**clf.get_params(deep=False)).set_output(transform="pandas")
+    writer.fit(X, Y)
+    for container in ("default", "pandas"):
+        reader = Subclass(**clf.get_params(deep=False)).set_output(transform=container)
+        own = reader._own
+        with config_context(enable_metadata_routing=True):
+            reader.set_fit_request(sample_weight=True)
+            reader.fit(X, Y)
+            request = reader.get_metadata_routing().fit.requests
+        assert request["sample_weight"] is True
+        assert reader._own is own
+        is_frame = isinstance(reader.transform(NEW), pd.DataFrame)
+        assert is_frame == (container == "pandas")
+    assert note.count() == 1
+
+
+@pytest.mark.parametrize("first", ["fit", "search"])
+def test_a_search_and_a_fit_share_entries(make, note, first):
+    """scikit-learn keeps what it needs for callbacks in the estimator that it fits."""
+    clf = make()
+    search = GridSearchCV(clone(clf), {"exit_layer": [1, 2]}, cv=2)
+    for step in (first, "search" if first == "fit" else "fit"):
+        if step == "fit":
+            clf.fit(X, Y)
+        else:
+            search.fit(X, Y)
+    assert note.count() == 3
+    assert_same(search.best_estimator_, clf)
+    plain = make(memory=None).fit(X, Y)
+    assert vars(clf).keys() == vars(plain).keys()
+
+
+def test_a_diverged_fit_is_told_again(make):
+    for _ in range(2):
+        with pytest.warns(ConvergenceWarning, match="diverged"):
+            make(lr=1e30, max_grad_norm=None, max_epochs=2).fit(X, Y)
+
+
+OWN_CALLBACK = """
+from skorch.callbacks import Callback
+
+class Own(Callback):
+    def on_epoch_end(self, net, **kwargs):
+        net.history.record("own", {number})
+"""
+
+
+def test_changed_code_of_the_users_own_trains_anew(make, note, tmp_path, monkeypatch):
+    """A name stays the same when the code behind it changes."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    for number, trainings in ((1, 1), (1, 1), (2, 2), (1, 2)):
+        (tmp_path / "own_callback.py").write_text(
+            OWN_CALLBACK.replace("{number}", str(number))
+        )
+        sys.modules.pop("own_callback", None)
+        importlib.invalidate_caches()
+        linecache.checkcache()
+        own = importlib.import_module("own_callback").Own()
+        clf = make(callbacks=[note, own]).fit(X, Y)
+        assert note.count() == trainings
+        assert clf.history[-1, "own"] == number
+    sys.modules.pop("own_callback")
 
 
 # -- what is never kept ----------------------------------------------------------------

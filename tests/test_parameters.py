@@ -284,6 +284,11 @@ def test_a_memory_is_a_folder_or_one_of_joblib(memory):
         fit(memory=memory)
 
 
+def test_an_empty_folder_name_is_no_memory():
+    with pytest.raises(ValueError, match="'memory' parameter is an empty string"):
+        fit(memory="")
+
+
 @pytest.mark.parametrize("strategy", ["final", "two_stage"])
 def test_an_equilibrium_needs_exits_that_train_at_once(strategy):
     with pytest.raises(ValueError, match=f"strategy='{strategy}' trains the encoder"):

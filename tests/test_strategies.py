@@ -16,6 +16,7 @@ from torch import nn
 
 from sklearn_acl import ACLClassifier
 from sklearn_acl.gradients import GATE_SCOPES
+from sklearn_acl.head_init import initialize_heads
 from sklearn_acl.losses import CONTRASTIVE, ACLLoss, LossTerms
 from sklearn_acl.strategies import STRATEGIES, Step, exits_of, stages_of
 
@@ -751,15 +752,15 @@ def test_mixed_precision_trains_every_exit(make, strategy, precision):
 @pytest.fixture
 def starts(monkeypatch):
     """Grows by one with every start of the heads."""
-    from sklearn_acl import classifier
+    from sklearn_acl import net
 
-    calls, start = [], classifier.initialize_heads
+    calls, start = [], net.initialize_heads
 
     def spy(*args, **kwargs):
         calls.append(kwargs["method"])
         return start(*args, **kwargs)
 
-    monkeypatch.setattr(classifier, "initialize_heads", spy)
+    monkeypatch.setattr(net, "initialize_heads", spy)
     return calls
 
 
@@ -793,6 +794,39 @@ def test_warm_start_goes_through_the_strategy_again(make, starts, strategy):
     for i, names in enumerate(steps.changes()):
         encoder, heads = allowed(strategy, i % (n_stages * N_STEPS), N_STEPS)
         assert trains_encoder(names) == encoder and heads_in(names) == heads
+
+
+@pytest.mark.parametrize("head_init", ["centroid", "linear_probe"])
+def test_the_second_stage_starts_its_heads_on_the_encoder_that_it_reads(
+    make, head_init
+):
+    steps = Steps()
+    clf = make("two_stage", head_init=head_init, lr=1e-3, callbacks=[steps])
+    clf.fit(X, Y)
+    end_of_first, start_of_second = steps.weights[N_STEPS], steps.starts[1]
+    assert heads_in(changed(end_of_first, start_of_second)) == {1, 2}
+    assert not trains_encoder(changed(end_of_first, start_of_second))
+    # as a new start on that encoder would set them
+    twin = copy.deepcopy(clf)
+    twin.module_.load_state_dict(end_of_first)
+    tokens = twin.tokenizer_(X, padding=True, return_tensors="pt")
+    codes = torch.from_numpy(np.searchsorted(clf.classes_, Y))
+    initialize_heads(
+        twin.module_, [(tokens, codes, None)], method=head_init, seed=clf.seed_
+    )
+    for name in changed(end_of_first, start_of_second):
+        torch.testing.assert_close(
+            start_of_second[name], weights_of(twin)[name], rtol=1e-3, atol=1e-4
+        )
+
+
+def test_heads_that_have_trained_are_not_started_again(make, starts):
+    clf = make("two_stage", head_init="centroid")
+    clf.fit(X, Y)
+    assert starts == ["centroid"] * 2
+    clf.set_params(warm_start=True).fit(X, Y)
+    clf.partial_fit(X, Y)
+    assert starts == ["centroid"] * 2
 
 
 # -- schedule, history, validation, callbacks --------------------------------

@@ -452,12 +452,18 @@ def test_epoch_scoring_agrees_with_sklearn_on_predictions(make, how):
     assert len(clf.history[:, "f1_macro"]) == 2
 
 
+def accuracy_of_exit_1(net, X, y):
+    return net.score(X, y, exit_layer=1)
+
+
 def test_epoch_scoring_on_training_texts_and_at_an_exit(make):
-    scoring = EpochScoring("accuracy", lower_is_better=False, on_train=True)
-    clf = make(callbacks=[scoring], exit_layer=1)
+    whole = EpochScoring("accuracy", lower_is_better=False, on_train=True)
+    first = EpochScoring(accuracy_of_exit_1, name="first", on_train=True)
+    clf = make(callbacks=[whole, first], exit_layer=1)
     clf.fit(X, Y)
-    assert clf.history[-1, "accuracy"] == pytest.approx(clf.score(X, Y))
-    assert clf.score(X, Y) == pytest.approx(clf.score(X, Y, exit_layer=1))
+    # the parameter has no part in training
+    assert clf.history[-1, "accuracy"] == pytest.approx(clf.score(X, Y, exit_layer=2))
+    assert clf.history[-1, "first"] == pytest.approx(clf.score(X, Y))
 
 
 def test_scoring_between_epochs_does_not_change_the_training(make):
@@ -756,17 +762,17 @@ def test_fit_warns_once_about_its_split_and_points_at_the_call(make):
 @pytest.fixture
 def starts(monkeypatch):
     """Number of texts of every call that starts heads."""
-    from sklearn_acl import classifier
+    from sklearn_acl import net
 
     calls = []
 
     def spy(encoder, batches, **kwargs):
         batches = list(batches)
         calls.append(sum(len(labels) for _, labels, _ in batches))
-        return classifier_start(encoder, batches, **kwargs)
+        return start(encoder, batches, **kwargs)
 
-    classifier_start = classifier.initialize_heads
-    monkeypatch.setattr(classifier, "initialize_heads", spy)
+    start = net.initialize_heads
+    monkeypatch.setattr(net, "initialize_heads", spy)
     return calls
 
 
@@ -784,6 +790,26 @@ def test_partial_fit_starts_once_and_goes_on_at_a_constant_rate(make, starts):
     np.testing.assert_allclose(recorder.rates, [[1e-3, 1e-3, 5e-3, 5e-3]] * 2)
     clf.fit(X, Y)
     assert starts == [24, 24] and len(clf.history) == 5
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"module__dropout": 0.5},
+        {"module__gradient_equilibrium": True},
+        {"backbone": "another/encoder"},
+    ],
+    ids=lambda changed: next(iter(changed)),
+)
+@pytest.mark.parametrize("how", ["partial_fit", "warm_start"])
+def test_going_on_with_another_network_is_refused(make, changed, how):
+    clf = make().fit(X, Y)
+    clf.set_params(warm_start=how == "warm_start", **changed)
+    before = copy_of_weights(clf)
+    name = next(iter(changed))
+    with pytest.raises(ValueError, match=f"{name}=.* differs from the fitted model's"):
+        clf.fit(X, Y) if how == "warm_start" else clf.partial_fit(X, Y)
+    assert_same_weights(copy_of_weights(clf), before)
 
 
 def test_partial_fit_fixes_the_classes_at_the_first_call(make):

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from datasets import Dataset
 from scipy.stats import binom
 from sklearn import config_context
@@ -16,6 +17,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.metrics import accuracy_score, f1_score, make_scorer
 from sklearn.model_selection import (
     GridSearchCV,
+    GroupShuffleSplit,
     KFold,
     PredefinedSplit,
     ShuffleSplit,
@@ -29,11 +31,20 @@ from sklearn.utils.validation import check_is_fitted
 from tiny import LABELS, TEXTS
 from torch.utils.flop_counter import FlopCounterMode
 
-from sklearn_acl import ACLClassifier, exit_costs
+from sklearn_acl import ACLClassifier, exit_costs, prediction_time
 from sklearn_acl.exit_rules import first_exits
-from sklearn_acl.exit_selection import certify, cheapest, evaluate, make_candidates
+from sklearn_acl.exit_selection import (
+    Candidate,
+    Evaluation,
+    certify,
+    cheapest,
+    evaluate,
+    make_candidates,
+)
 from sklearn_acl.risk import binomial_p_value, binomial_upper_bound, smallest_n
-from sklearn_acl.tuning import TunedExitClassifierCV, _columns_of
+from sklearn_acl.shared_weights import sharing_encoder
+from sklearn_acl.tuning import TunedExitClassifierCV
+from sklearn_acl.tuning_checks import columns_of
 
 
 class Exits(ClassifierMixin, BaseEstimator):
@@ -77,8 +88,9 @@ class Exits(ClassifierMixin, BaseEstimator):
         rows = np.arange(len(X))
         return self.predict_proba_exits(X)[self.exit_layers(X) - 1, rows]
 
-    def predict(self, X):
-        return self.classes_[self.predict_proba(X).argmax(axis=1)]
+    def predict(self, X, return_exit_layers=False):
+        labels = self.classes_[self.predict_proba(X).argmax(axis=1)]
+        return (labels, self.exit_layers(X)) if return_exit_layers else labels
 
 
 # --- populations: tables of answers whose risks are known ---------------------------
@@ -174,10 +186,17 @@ SETTINGS = {
 CANDIDATES = len(THRESHOLDS) + 1  # and full depth
 
 
-def certified_by(population, rows, level, risk="disagreement"):
+def certified_by(
+    population,
+    rows,
+    level,
+    risk="disagreement",
+    rules=("confidence",),
+    thresholds=THRESHOLDS,
+):
     """Evaluation of the candidates on rows of a population, and which are certified."""
     proba, labels = population
-    candidates = make_candidates(["confidence"], THRESHOLDS, len(proba))
+    candidates = make_candidates(rules, thresholds, len(proba))
     layers = np.arange(1, len(proba) + 1)
     evaluation = evaluate(
         candidates,
@@ -223,6 +242,62 @@ def test_the_risk_is_too_high_no_more_often_than_the_confidence_allows(setting):
     # and it is no empty statement: some that are not too risky pass, some that are
     assert n_certified[1] > DRAWS / 2
     assert any_too_risky > 0
+
+
+def test_the_confidence_is_split_over_rules():
+    settings = {
+        "rules": ["confidence", "entropy", None],
+        "thresholds": {"confidence": [0.95, 0.8], "entropy": [0.3, 0.53]},
+    }
+    level = 0.018
+    everybody, _ = certified_by(three_exits(), range(POPULATION), level, **settings)
+    too_risky = everybody.n_losses > level * POPULATION
+    assert too_risky.any() and not too_risky.all()
+    rng = np.random.default_rng(0)
+    errors = 0
+    for _ in range(DRAWS):
+        rows = rng.integers(0, POPULATION, 400)
+        _, certified = certified_by(three_exits(), rows, level, **settings)
+        errors += certified[too_risky].any()
+    assert 0 < errors <= tolerated(0.05)
+
+
+def test_a_split_confidence_holds_for_rules_that_err_independently():
+    """Four sequences, each with a risk that is just too high in the second place."""
+    n, level = 400, 0.05
+    risks = np.array([0.0] + [0.01, 0.0501, 0.2] * 4)
+    places = [(None, 0)] + [(k // 3, 1 + k // 3) for k in range(12)]
+    candidates = [Candidate(rule, 0.5, 1, sequence) for rule, sequence in places]
+    unknown = np.full(len(risks), np.nan)
+    rng = np.random.default_rng(0)
+    errors = errors_unsplit = 0
+    for _ in range(DRAWS):
+        evaluation = Evaluation(n, rng.binomial(n, risks), unknown, unknown, unknown)
+        for alpha in (0.05, 0.2):  # the latter: 0.05 for each, split over nothing
+            _, certified = certify(candidates, evaluation, level=level, alpha=alpha)
+            is_wrong = certified[risks > level].any()
+            errors += is_wrong and alpha == 0.05
+            errors_unsplit += is_wrong and alpha == 0.2
+    assert 0 < errors <= tolerated(0.05)
+    assert errors_unsplit > tolerated(0.05)
+
+
+@pytest.mark.parametrize("risk", ["disagreement", "score"])
+@pytest.mark.parametrize("rules", [("confidence",), ("confidence", "entropy", None)])
+def test_the_tuner_chooses_what_the_simulation_does(risk, rules):
+    rng = np.random.default_rng(0)
+    tuner = prefit(
+        three_exits, thresholds=THRESHOLDS, max_drop=0.03, risk=risk, rules=rules
+    )
+    chosen = []
+    for _ in range(5):
+        rows = rng.choice(POPULATION, 400, replace=False)
+        evaluation, certified = certified_by(three_exits(), rows, 0.03, risk, rules)
+        tuned = tuner.fit(rows, three_exits()[1][rows])
+        assert (tuned.cv_results_["certified"] == certified).all()
+        assert tuned.best_index_ == cheapest(evaluation.cost, certified)
+        chosen.append(tuned.best_index_)
+    assert len(set(chosen)) > 1
 
 
 def test_one_of_the_risks_is_not_monotone():
@@ -546,19 +621,92 @@ def test_the_seed_decides_the_split(make, labels):
     assert np.random.get_state()[1].tolist() == before
 
 
+def mask(*rows):
+    is_in = np.zeros(N, dtype=bool)
+    is_in[slice(*rows)] = True
+    return is_in
+
+
 @pytest.mark.parametrize(
     "cv",
     [
-        PredefinedSplit([0] * 100 + [-1] * 400),
         [(np.arange(100, 500), np.arange(100))],
+        [(mask(100, 500), mask(0, 100))],
+        [([*range(100, 500), 100, 101], range(-500, -400))],  # a bootstrap sample
+        iter([(np.arange(100, 500), np.arange(100))]),
         ShuffleSplit(1, test_size=100, random_state=0),
+        StratifiedShuffleSplit(1, test_size=100, random_state=0),
     ],
-    ids=["predefined", "iterable", "shuffle"],
+    ids=["iterable", "masks", "repeated", "generator", "shuffle", "stratified"],
 )
-def test_a_splitter_with_one_split(make, labels, cv):
+def test_a_splitter_with_one_split(make, labels, cv, recwarn):
     tuned = make(cv=cv).fit(np.arange(N), labels)
     assert tuned.guaranteed_ and tuned.n_calibration_ == 100
-    assert len(tuned.estimator_.rows_) == 400
+    assert set(range(N)) - set(tuned.estimator_.rows_) == (
+        set(range(100)) if isinstance(cv, list) else set(held_out_of(tuned))
+    )
+    assert not recwarn.list
+
+
+def held_out_of(tuned):
+    held_out = set(range(N)) - set(tuned.estimator_.rows_)
+    assert len(held_out) == 100
+    return held_out
+
+
+class EverySecond(ShuffleSplit):
+    """A splitter that is not known, though it derives from one that is."""
+
+    def split(self, X, y=None, groups=None):
+        yield np.arange(1, len(X), 2), np.arange(0, len(X), 2)
+
+
+@pytest.mark.parametrize(
+    "cv, metadata",
+    [
+        (PredefinedSplit([0] * 100 + [-1] * 400), {}),
+        (GroupShuffleSplit(1, random_state=0), {"groups": np.arange(N) // 50}),
+        (EverySecond(1), {}),
+    ],
+    ids=["predefined", "groups", "subclass"],
+)
+def test_splits_that_are_no_random_draw_guarantee_nothing(make, labels, cv, metadata):
+    with config_context(enable_metadata_routing=True):
+        with pytest.warns(UserWarning, match="No guarantee with cv=") as caught:
+            tuned = make(cv=cv).fit(np.arange(N), labels, **metadata)
+    assert len(caught) == 1 and caught[0].filename == __file__
+    assert tuned.guaranteed_ is False
+    assert_nothing_certified(tuned)
+    assert tuned.exit_threshold_ is not None  # the tests decide nevertheless
+
+
+def assert_nothing_certified(tuned):
+    results = tuned.cv_results_
+    assert np.isnan(results["p_value"]).all() and not results["certified"].any()
+    assert results["certified"].dtype == bool
+    assert np.isnan(tuned.risk_bound_)
+
+
+@pytest.mark.parametrize(
+    "train, held_out, message",
+    [
+        (range(100, 500), [*range(101)], "1 rows in both parts of a split.* row 100:"),
+        (range(100, 500), [5, *range(100)], "out 1 rows more than once.* row 5:"),
+        (range(100, 500), [], "has a split of which one part is empty"),
+        ([], range(100), "has a split of which one part is empty"),
+        (range(100, 501), range(100), "does not split 500 texts"),
+    ],
+)
+@pytest.mark.parametrize("refit", [True, False])
+def test_splits_that_cannot_be(make, labels, train, held_out, message, refit):
+    tuner = make(cv=[(train, held_out)], refit=refit, confidence=None)
+    with pytest.raises(ValueError, match=f"^cv=.*{message}"):
+        tuner.fit(np.arange(N), labels)
+
+
+def test_no_split(make, labels):
+    with pytest.raises(ValueError, match=r"cv=\[\] has no split"):
+        make(cv=[], refit=True).fit(np.arange(N), labels)
 
 
 @pytest.mark.parametrize("cv", [3, KFold(4), None, StratifiedKFold(2)])
@@ -567,6 +715,7 @@ def test_folds_are_pooled_and_guarantee_nothing(make, labels, cv):
         tuned = make(cv=cv, refit=True).fit(np.arange(N), labels)
     assert len(caught) == 1 and caught[0].filename == __file__
     assert not tuned.guaranteed_
+    assert_nothing_certified(tuned)
     assert tuned.n_calibration_ == N == len(tuned.estimator_.rows_)
     # tables of answers learn nothing: folds together are all texts
     expected = fit(prefit(), N)
@@ -585,6 +734,7 @@ def test_a_refit_on_all_texts_gives_up_the_guarantee(make, labels):
     with pytest.warns(UserWarning, match="refit=True: it holds for the classifier"):
         tuned = make(refit=True).fit(np.arange(N), labels)
     assert not tuned.guaranteed_
+    assert_nothing_certified(tuned)
     assert len(tuned.estimator_.rows_) == N
     assert tuned.best_params_ == make().fit(np.arange(N), labels).best_params_
 
@@ -611,7 +761,50 @@ def test_a_class_with_one_text(make, labels):
 
 def test_a_label_that_the_fit_did_not_see_is_never_right():
     labels, classes = np.array(["b", "z", "a"]), np.array(["a", "b"])
-    assert _columns_of(labels, classes).tolist() == [1, -1, 0]
+    assert columns_of(labels, classes).tolist() == [1, -1, 0]
+
+
+@pytest.mark.parametrize("risk", ["disagreement", "score"])
+@pytest.mark.parametrize(
+    "change, error, message",
+    [
+        (lambda y: y + 10, ValueError, "3 labels that are not in classes: 10, 11, 12"),
+        (lambda y: np.where(np.arange(N) == 7, 9, y), ValueError, "9 at position 7"),
+        (lambda y: y.astype(str), TypeError, "labels of type str .* convert one"),
+        (lambda y: y == 1, TypeError, "labels of type bool"),
+    ],
+    ids=["others", "one", "str", "bool"],
+)
+def test_labels_that_a_fitted_estimator_does_not_know(
+    labels, risk, change, error, message
+):
+    """Else full depth would never be right, and every exit be certified."""
+    with pytest.raises(error, match=message):
+        prefit(risk=risk).fit(np.arange(N), change(labels))
+
+
+def test_held_out_labels_that_the_fit_did_not_see(make, labels):
+    """One such class is never right; if there is no other, something is wrong."""
+
+    class Learner(Exits):
+        def fit(self, X, y):
+            super().fit(X, y)
+            self.classes_ = np.unique(y)
+            return self
+
+    split = [(np.arange(100, N), np.arange(100))]
+    tuner = make(cv=split, risk="score", max_drop=0.2)
+    tuner.set_params(estimator=Learner(easy_population()[0]))
+    one_unseen = labels.copy()
+    one_unseen[7] = 99
+    tuned = tuner.fit(np.arange(N), one_unseen)
+    others = np.delete(np.arange(100), 7)
+    answers = easy_population()[0][-1, others].argmax(axis=1)
+    assert tuned.full_depth_score_ == np.sum(answers == labels[others]) / 100
+    unseen = np.where(np.arange(N) < 100, labels + 10, labels)
+    message = "None of the labels of the 100 calibration texts, .* fitted on, 0, 1, 2"
+    with pytest.raises(ValueError, match=message):
+        tuner.fit(np.arange(N), unseen)
 
 
 def test_prefit_leaves_the_given_estimator_alone():
@@ -684,18 +877,32 @@ def test_a_cost_that_is_none(value):
 def test_measured_time(monkeypatch):
     """A clock that goes on by one second per layer and text that runs."""
     clock = [0.0]
-    monkeypatch.setattr(exit_costs.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(prediction_time.time, "perf_counter", lambda: clock[0])
 
     class Slow(Exits):
         def predict(self, X):
             clock[0] += self.exit_layers(X).sum()
+            if self.exit_threshold is not None:
+                clock[0] += 0.5 * len(X)  # the time that deciding takes
             return super().predict(X)
 
     estimator = Slow(easy_population()[0], exit_threshold=0.9).fit([0], [0])
-    tuned = fit(prefit(cost="time").set_params(estimator=estimator))
-    by_layers = fit(prefit())
+    n = 128  # as many as are timed
+    tuned = fit(prefit(cost="time").set_params(estimator=estimator), n)
+    by_layers = fit(prefit(), n)
     assert tuned.cv_results_["cost"] == pytest.approx(by_layers.cv_results_["cost"])
     assert (estimator.exit_layer, estimator.exit_threshold) == (None, 0.9)
+    assert tuned.exit_threshold_ is not None
+    assert tuned.measured_time_ == pytest.approx(tuned.cost_ + 0.5)
+    assert not hasattr(by_layers, "measured_time_")
+
+    ceiling = {"objective": "quality", "cost": "time", "confidence": None}
+    tuner = prefit(max_time=3.0, **ceiling).set_params(estimator=estimator)
+    message = "takes .* seconds per text, above max_time=3.0: the estimate leaves out"
+    with pytest.warns(UserWarning, match=message) as caught:
+        tuned = fit(tuner, n)
+    assert len(caught) == 1 and caught[0].filename == __file__
+    assert tuned.cost_ <= 3 < tuned.measured_time_
 
 
 def test_flops_need_a_network():
@@ -718,7 +925,7 @@ def test_another_score_ranks_without_a_guarantee(labels):
     results = tuned.cv_results_
     allowed = results["risk"] <= 0.02
     assert tuned.cost_ == results["cost"][allowed].min()
-    assert np.isnan(results["p_value"]).all() and not results["certified"][1:].any()
+    assert_nothing_certified(tuned)
 
 
 @pytest.mark.parametrize("scoring", ["neg_log_loss", "roc_auc_ovr"])
@@ -726,6 +933,27 @@ def test_scores_of_probabilities(labels, scoring):
     tuner = prefit(scoring=scoring, confidence=None, thresholds=5)
     tuned = tuner.fit(np.arange(N), labels)
     assert np.isfinite(tuned.cv_results_["score"]).all()
+
+
+def test_a_drop_is_in_units_of_the_score(labels):
+    """Logarithmic losses differ by more than 1."""
+    settings = {"scoring": "neg_log_loss", "confidence": None, "thresholds": 20}
+    chosen = [
+        prefit(max_drop=max_drop, **settings).fit(np.arange(N), labels)
+        for max_drop in (0, 0.05, 2.0)
+    ]
+    assert chosen[0].cost_ > chosen[1].cost_ > chosen[2].cost_
+    assert chosen[0].risk_ <= 0 < chosen[1].risk_ <= 0.05 < chosen[2].risk_ <= 2
+
+
+def test_no_drop_at_all_by_the_estimate(labels):
+    tuned = prefit(max_drop=0, confidence=None).fit(np.arange(N), labels)
+    assert tuned.risk_ == 0 and tuned.cost_ < 6
+
+
+def test_the_drop_is_no_matter_under_a_ceiling(labels):
+    tuner = prefit(objective="quality", max_layers=3, max_drop=0, confidence=None)
+    assert tuner.fit(np.arange(N), labels).cost_ <= 3
 
 
 def test_a_scorer_of_ones_own(labels):
@@ -749,7 +977,8 @@ def test_the_best_under_a_ceiling(labels, scoring):
     with pytest.warns(UserWarning, match="'quality' carries no guarantee") as caught:
         tuned = tuner.fit(np.arange(N), labels)
     assert len(caught) == 1
-    assert not tuned.guaranteed_
+    assert not tuned.guaranteed_ and tuned.n_required_ is None
+    assert_nothing_certified(tuned)
     results = pd.DataFrame(tuned.cv_results_)
     within = results[results["mean_exit_layer"] <= 3]
     assert 0 < len(within) < len(results)
@@ -786,8 +1015,10 @@ def test_a_ceiling_below_everything():
 @pytest.mark.parametrize(
     "parameters, message",
     [
-        ({"max_drop": 0.0}, "'max_drop' parameter"),
-        ({"max_drop": 1}, "'max_drop' parameter"),
+        ({"max_drop": -0.01}, "'max_drop' parameter"),
+        ({"max_drop": 0.0}, "max_drop=0.0 must be above 0 and below 1"),
+        ({"max_drop": 1}, "max_drop=1 must be above 0 and below 1"),
+        ({"max_drop": 1, "confidence": None}, "max_drop=1 is a share of texts and"),
         ({"confidence": 95}, "'confidence' parameter"),
         ({"objective": "cheap"}, "'objective' parameter"),
         ({"risk": "accuracy"}, "'risk' parameter"),
@@ -815,6 +1046,18 @@ def test_a_ceiling_below_everything():
 def test_bad_parameters(make, labels, parameters, message):
     with pytest.raises(ValueError, match=message):
         make(**parameters).fit(np.arange(N), labels)
+
+
+def test_a_rule_that_cannot_be_told_apart(make, labels):
+    class Rule:
+        __call__ = staticmethod(is_sure)
+
+        def __eq__(self, other):
+            return type(other) is Rule
+
+    tuner = make(rules=[Rule()], thresholds=[0.9])
+    with pytest.raises(TypeError, match="rules has .*Rule object.* is unhashable"):
+        tuner.fit(np.arange(N), labels)
 
 
 @pytest.mark.parametrize(
@@ -857,7 +1100,8 @@ def test_clone_and_parameters(make):
 
 def test_it_is_not_fitted_before_fit(make):
     tuner = make()
-    assert not hasattr(tuner, "classes_")
+    for name in ("classes_", "exit_layer_numbers_", "n_exits_"):
+        assert not hasattr(tuner, name)
     for method in (tuner.predict, tuner.exit_layers, tuner.predict_proba_exits):
         with pytest.raises(NotFittedError):
             method(np.arange(3))
@@ -883,11 +1127,56 @@ def test_prediction_is_that_of_the_estimator(make, labels):
     assert (tuned.exit_layers(rows) == by_hand.exit_layers(rows)).all()
     assert tuned.predict_proba_exits(rows).shape == (6, 100, 3)
     assert tuned.classes_.tolist() == [0, 1, 2]
+    assert tuned.exit_layer_numbers_ == (1, 2, 3, 4, 5, 6) and tuned.n_exits_ == 6
+    predicted, layers = tuned.predict(rows, return_exit_layers=True)
+    assert (predicted == by_hand.predict(rows)).all()
+    assert (layers == by_hand.exit_layers(rows)).all()
 
 
 def test_results_are_kept_on_request_only(make, labels):
     tuned = make(store_cv_results=False).fit(np.arange(N), labels)
     assert not hasattr(tuned, "cv_results_") and not hasattr(tuned, "best_index_")
+
+
+def fitted_attributes(tuned):
+    return {name: value for name, value in vars(tuned).items() if name.endswith("_")}
+
+
+class Untrainable(Exits):
+    def fit(self, X, y, sample_weight=None):
+        raise AssertionError
+
+
+class Unreadable(Exits):
+    def predict_proba_exits(self, X):
+        raise AssertionError
+
+
+class Untuned(Exits):
+    def set_params(self, **params):
+        raise AssertionError
+
+
+@pytest.mark.parametrize("kind", [Untrainable, Unreadable, Untuned])
+@pytest.mark.parametrize("cost", ["layers", "time"])
+def test_a_fit_that_fails_leaves_the_earlier_one(make, labels, kind, cost):
+    tuned = make(cost=cost).fit(np.arange(N), labels)
+    before = fitted_attributes(tuned)
+    assert len(before) > 10
+    tuned.set_params(estimator=kind(three_exits()[0]), cv=0.4)
+    with pytest.raises(AssertionError):
+        tuned.fit(np.arange(400), labels[:400])
+    assert fitted_attributes(tuned).keys() == before.keys()
+    assert all(getattr(tuned, name) is value for name, value in before.items())
+
+
+def test_a_fit_leaves_nothing_of_the_earlier_one(make, labels):
+    tuned = make(cost="time").fit(np.arange(N), labels)
+    assert {"measured_time_", "cv_results_", "best_index_"} <= vars(tuned).keys()
+    tuned.set_params(cost="layers", store_cv_results=False)
+    tuned.fit(np.arange(N), labels)
+    fresh = make(store_cv_results=False).fit(np.arange(N), labels)
+    assert vars(tuned).keys() == vars(fresh).keys()
 
 
 def test_metadata_needs_routing(make, labels):
@@ -974,6 +1263,9 @@ def test_the_exits_of_a_classifier_are_tuned(tuned):
     assert np.abs(tuned.predict_proba(X) - chosen).max() <= 1e-5
     assert (tuned.predict(X) == tuned.classes_[chosen.argmax(axis=1)]).all()
     assert tuned.score(X, Y) == np.mean(tuned.predict(X) == Y)
+    labels_of, layers_of = tuned.predict(X, return_exit_layers=True)
+    assert (labels_of == tuned.predict(X)).all() and (layers_of == layers).all()
+    assert tuned.exit_layer_numbers_ == (1, 2, 3) and tuned.n_exits_ == 3
     assert tuned.transform(X).shape == (60, 32)
     assert tuned.decision_function(X).shape == (60, 3)
 
@@ -982,19 +1274,106 @@ def _rule(tuned):
     return {"rule": tuned.exit_rule_, "threshold": tuned.exit_threshold_}
 
 
-def test_a_fitted_classifier_shares_its_weights_and_stays_as_it_is(tuned):
-    fitted = tuned.estimator_
-    fitted = clone(fitted).set_params(exit_threshold=None, exit_layer=None).fit(X, Y)
+@pytest.fixture
+def fitted(tuned):
+    """A fitted classifier of its own for each test, at full depth."""
+    copy = pickle.loads(pickle.dumps(tuned.estimator_))
+    return copy.set_params(exit_threshold=None, exit_layer=None)
+
+
+def tune_fitted(fitted, **parameters):
+    settings = {"max_drop": 0.5, "cv": "prefit"} | parameters
+    return TunedExitClassifierCV(fitted, **settings).fit(X, Y)
+
+
+def test_a_fitted_classifier_shares_its_encoder_and_stays_as_it_is(fitted):
     before, params = fitted.predict_proba(X), fitted.get_params(deep=False)
-    again = TunedExitClassifierCV(fitted, max_drop=0.5, cv="prefit").fit(X)
-    assert again.estimator_.module_ is fitted.module_
+    again = tune_fitted(fitted)
+    assert again.estimator_.module_.backbone is fitted.module_.backbone
     assert again.exit_layers(X).mean() < 3
     assert (fitted.predict_proba(X) == before).all()
     assert fitted.get_params(deep=False) == params
     assert (fitted.exit_layers(X) == 3).all()
     assert again.estimator_.exit_threshold == again.exit_threshold_
-    timed = TunedExitClassifierCV(fitted, max_drop=0.5, cv="prefit", cost="time").fit(X)
-    assert timed.cost_ > 0 and fitted.get_params(deep=False) == params
+    timed = tune_fitted(fitted, cost="time")
+    assert timed.cost_ > 0 and timed.measured_time_ > 0
+    assert fitted.get_params(deep=False) == params
+
+
+def test_temperatures_that_come_later_do_not_reach_the_tuned_classifier(fitted):
+    tuned = tune_fitted(fitted)
+    before = tuned.predict_proba_exits(X)
+    layers = tuned.exit_layers(X)
+    of_fitted = fitted.predict_proba_exits(X)
+    fitted.calibrate_exits(X, Y)
+    assert abs(fitted.predict_proba_exits(X) - of_fitted).max() > 0.01
+    assert (tuned.predict_proba_exits(X) == before).all()
+    assert (tuned.exit_layers(X) == layers).all()
+    assert not hasattr(tuned.estimator_, "calibration_")
+    # nor the other way round
+    of_fitted = fitted.predict_proba_exits(X)
+    tuned.estimator_.module_.heads[0].temperature.fill_(3.0)
+    assert (fitted.predict_proba_exits(X) == of_fitted).all()
+
+
+def test_the_tuned_classifier_has_the_temperatures_there_were(fitted):
+    fitted.calibrate_exits(X, Y)
+    tuned = tune_fitted(fitted)
+    assert (tuned.predict_proba_exits(X) == fitted.predict_proba_exits(X)).all()
+    assert tuned.estimator_.calibration_ is fitted.calibration_
+
+
+def test_a_new_fit_of_the_given_classifier_does_not_reach_the_tuned_one(fitted):
+    tuned = tune_fitted(fitted)
+    before = tuned.predict_proba_exits(X)
+    fitted.set_params(random_state=1).fit(X[:30], Y[:30])
+    assert (tuned.predict_proba_exits(X) == before).all()
+
+
+@pytest.mark.parametrize("store", ["pickle", "directory"])
+def test_a_classifier_with_exits_of_its_own_can_be_kept(fitted, store, tmp_path):
+    tuned = tune_fitted(fitted)
+    fitted.calibrate_exits(X, Y)  # the exits are no longer equal
+    for clf in (tuned.estimator_, fitted):
+        if store == "pickle":
+            restored = pickle.loads(pickle.dumps(clf))
+        else:
+            clf.save(tmp_path / "saved")
+            restored = ACLClassifier.load(tmp_path / "saved")
+        restored_proba = restored.predict_proba_exits(X)
+        assert (restored_proba == clf.predict_proba_exits(X)).all()
+        assert (restored.exit_layers(X) == clf.exit_layers(X)).all()
+
+
+def test_both_classifiers_go_to_a_device(fitted):
+    """The encoder goes there once, exits with the classifier that is used there."""
+    own, given = tune_fitted(fitted).estimator_.module_, fitted.module_
+    own.to("meta")
+    assert devices(own) == {"meta"} and devices(given.heads) == {"cpu"}
+    given.to("meta")
+    assert devices(given) == {"meta"}
+    assert [name for name, _ in own.named_parameters()] == [
+        name for name, _ in given.named_parameters()
+    ]
+
+
+def devices(module):
+    tensors = [*module.parameters(), *module.buffers()]
+    return {tensor.device.type for tensor in tensors}
+
+
+def test_exits_made_in_inference_mode_can_be_trained(fitted):
+    with torch.inference_mode():
+        tuned = tune_fitted(fitted)
+    heads = tuned.estimator_.module_.heads
+    assert not any(tensor.is_inference() for tensor in heads.parameters())
+    tuned.estimator_.partial_fit(X[:8], Y[:8])
+
+
+def test_a_module_without_exits_of_that_name_is_shared():
+    estimator = Exits(easy_population()[0]).fit([0], [0])
+    estimator.module_ = torch.nn.Linear(1, 1)
+    assert sharing_encoder(estimator).module_ is estimator.module_
 
 
 @pytest.mark.parametrize("container", ["list", "Series", "DataFrame", "named", "Data"])
@@ -1035,7 +1414,7 @@ def test_a_tuned_classifier_survives_pickle(tuned):
 def test_a_tuned_classifier_is_cross_validated_and_searched(tuned):
     assert cross_val_score(clone(tuned), X, Y, cv=2).shape == (2,)
     search = GridSearchCV(clone(tuned), {"max_drop": [0.4, 0.6]}, cv=2).fit(X, Y)
-    assert search.best_estimator_.guaranteed_
+    assert (search.predict(X) == search.best_estimator_.predict(X)).all()
     pipeline = make_pipeline(FunctionTransformer(), clone(tuned)).fit(X, Y)
     assert (pipeline.predict(X) == tuned.predict(X)).all()
 

@@ -55,9 +55,9 @@ def fit_variant(variant, train, test, *, seed, epochs, extra):
     class Timed(ACLClassifier):
         """The classifier, with the time that the start of the heads takes."""
 
-        def _start_heads(self, rows):
+        def start_heads(self, train, exits=None):
             start = time.perf_counter()
-            super()._start_heads(rows)
+            super().start_heads(train, exits)
             self.head_seconds_ = time.perf_counter() - start
 
     clf = Timed(
