@@ -172,18 +172,6 @@ def make_candidates(rules, thresholds, n_exits):
     return candidates
 
 
-def first_reach(rule, patience):
-    """Number of the first exit, counted from 1, at which a rule can let a text leave.
-
-    Parameters
-    ----------
-    rule : str, callable or None
-    patience : int
-        As in `first_exits`.
-    """
-    return {"patience": patience + 1, "patience_entropy": patience}.get(rule, 1)
-
-
 # -- what they do on texts ---------------------------------------------------
 
 

@@ -65,7 +65,8 @@ class TunedExitClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     estimator : ACLClassifier
         Fitted or not. What its `exit_layer` allows is full depth; its `exit_patience`
         holds for the rules that count; its `exit_threshold` and `exit_rule` are
-        replaced. For a pipeline, make this classifier its last step.
+        replaced. For a pipeline, make this classifier its last step. A fitted one that
+        is to stay so in cross-validation and searches: in a `FrozenEstimator`.
     max_drop : float, default=0.01
         The highest risk that is allowed: in (0, 1) or, without `confidence`, also 0.
         With `scoring` the highest drop of the score, any number of at least 0.

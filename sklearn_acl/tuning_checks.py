@@ -160,6 +160,8 @@ def check_labels(tuner, X, y):
         none of its classes.
     """
     reject_containers(X, "X")
+    if not _num_samples(X):
+        raise ValueError("X is empty; pass at least one text.")
     if y is None:
         needs_none = tuner.risk == "disagreement" and tuner.scoring is None
         if is_prefit(tuner) and tuner.objective == "speed" and needs_none:

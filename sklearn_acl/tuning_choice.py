@@ -5,14 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .exit_selection import (
-    Candidate,
-    Evaluation,
-    best,
-    certify,
-    cheapest,
-    first_reach,
-)
+from .exit_selection import Candidate, Evaluation, best, certify, cheapest
 from .risk import binomial_upper_bound
 from .tuning_checks import alpha_of_a_rule, asks_guarantee
 from .user_code import stacklevel
@@ -124,7 +117,7 @@ def warn_of_full_depth(tuner, choice, estimator, n_required):
         message = (
             f"Full depth stays in use: on {n_calibration} calibration texts, no exit "
             f"rule within max_drop={tuner.max_drop} (confidence={tuner.confidence}) is "
-            f"cheaper. {_how_to_be_cheaper(tuner, choice, estimator)}"
+            f"cheaper. {_how_to_be_cheaper(choice, estimator)}"
         )
     warnings.warn(message, UserWarning, stacklevel=stacklevel())
 
@@ -137,14 +130,22 @@ def _how_to_get_exits(estimator):
     return "Fit it with more layers (n_layers)."
 
 
-def _how_to_be_cheaper(tuner, choice, estimator):
-    n_exits, patience = len(choice.layers), estimator.exit_patience
-    idle = [rule for rule in tuner.rules if first_reach(rule, patience) >= n_exits]
+def _how_to_be_cheaper(choice, estimator):
+    deepest = choice.layers[-1]
+    active = {
+        candidate.rule
+        for candidate, layer in zip(
+            choice.candidates, choice.evaluation.mean_exit_layer, strict=True
+        )
+        if layer < deepest
+    }
+    idle = [c.rule for c in choice.candidates[1:] if c.rule not in active]
     if idle:
+        names = ", ".join(map(repr, dict.fromkeys(idle)))
         return (
-            f"With exit_patience={patience}, {', '.join(map(repr, idle))} cannot fire "
-            f"before the last of the {n_exits} exits in use: lower exit_patience, or "
-            "try other rules."
+            f"No text leaves before layer {deepest} by {names} with these thresholds "
+            f"and exit_patience={estimator.exit_patience}, of {len(choice.layers)} "
+            "exits in use: change these, or try other rules."
         )
     return "Raise max_drop, calibrate on more texts, or try other rules."
 

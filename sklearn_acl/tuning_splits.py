@@ -125,6 +125,10 @@ def _split_by_label(share, labels, seed):
 def _checked_rows(cv, rows, n_samples):
     """Rows of one part of a split as positions, whatever names them."""
     rows = np.asarray(rows)
+    if rows.ndim != 1:
+        raise ValueError(
+            f"cv={cv!r:.60} must give pairs (train, test), each a list of row numbers."
+        )
     if not rows.size:
         raise ValueError(f"cv={cv!r:.60} has a split of which one part is empty.")
     try:

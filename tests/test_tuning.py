@@ -13,7 +13,8 @@ from datasets import Dataset
 from scipy.stats import binom
 from sklearn import config_context
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
-from sklearn.exceptions import NotFittedError
+from sklearn.exceptions import DataConversionWarning, NotFittedError
+from sklearn.frozen import FrozenEstimator
 from sklearn.metrics import accuracy_score, f1_score, make_scorer
 from sklearn.model_selection import (
     GridSearchCV,
@@ -562,6 +563,38 @@ def test_a_single_exit():
     assert tuned.exit_layer_ == 1 and tuned.exit_threshold_ is None
 
 
+def one_exit_of(exit_layer=None, n_exits=6, **attributes):
+    estimator = Exits(easy_population()[0][:n_exits], exit_layer=exit_layer)
+    vars(estimator).update(attributes)
+    return estimator.fit([0], [0])
+
+
+@pytest.mark.parametrize(
+    "estimator, advice",
+    [
+        (one_exit_of(exit_layer=1), "Raise its exit_layer=1, or set it to None"),
+        (one_exit_of(n_exits=1, strategy="final"), "Fit it with strategy='joint'"),
+        (one_exit_of(n_exits=1, strategy="joint"), r"with more layers \(n_layers\)"),
+    ],
+    ids=["exit_layer", "strategy", "n_layers"],
+)
+def test_how_to_get_more_exits(estimator, advice):
+    with pytest.warns(UserWarning, match=f"one exit in use.*{advice}"):
+        fit(prefit().set_params(estimator=estimator))
+
+
+@pytest.mark.parametrize(
+    "rule, patience", [("patience", 1), ("patience_entropy", 2), ("confidence", 1)]
+)
+def test_a_rule_that_cannot_fire(rule, patience):
+    estimator = Exits(easy_population()[0], exit_layer=2, exit_patience=patience)
+    tuner = prefit(rules=[rule], thresholds=[1.0 if rule == "confidence" else 0.5])
+    tuner.set_params(estimator=estimator.fit([0], [0]))
+    message = f"No text leaves before layer 2 by '{rule}' .*exit_patience={patience}"
+    with pytest.warns(UserWarning, match=message):
+        fit(tuner)
+
+
 def test_a_guarantee_that_was_kept_says_nothing(recwarn):
     tuned = fit(prefit())
     assert not recwarn.list
@@ -695,6 +728,7 @@ def assert_nothing_certified(tuned):
         (range(100, 500), [], "has a split of which one part is empty"),
         ([], range(100), "has a split of which one part is empty"),
         (range(100, 501), range(100), "does not split 500 texts"),
+        (range(100, 500), 7, "must give pairs .train, test., each a list of row"),
     ],
 )
 @pytest.mark.parametrize("refit", [True, False])
@@ -747,16 +781,66 @@ def test_without_confidence_a_refit_is_no_surprise(make, labels, recwarn, parame
     assert tuned.n_required_ is None and np.isnan(tuned.risk_bound_)
 
 
-def test_a_class_with_one_text(make, labels):
+class Learner(Exits):
+    """Knows the classes that it was fitted on."""
+
+    def fit(self, X, y, sample_weight=None):
+        super().fit(X, y, sample_weight)
+        self.classes_, self.labels_ = np.unique(y), y
+        return self
+
+
+@pytest.fixture
+def make_learner(make):
+    """Tuner around a classifier of the classes that it sees."""
+
+    def factory(n_classes=3, **parameters):
+        proba = easy_population()[0]
+        more = np.zeros((*proba.shape[:2], n_classes - 3))
+        learner = Learner(np.concatenate([proba, more], axis=2))
+        return make(max_drop=0.1, **parameters).set_params(estimator=learner)
+
+    return factory
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_only_text_of_a_class_is_fitted_on(make_learner, labels, seed):
     labels = labels.copy()
-    labels[labels == 2] = 0
-    labels[7] = 2
-    with pytest.warns(
-        UserWarning, match="not stratified by label.* 1 member"
-    ) as caught:
-        tuned = make().fit(np.arange(N), labels)
+    labels[[7, 8]] = 3, 4
+    message = "2 classes have a single text, such as .*3.*: these texts are fitted on"
+    with pytest.warns(UserWarning, match=message) as caught:
+        tuned = make_learner(5, random_state=seed).fit(np.arange(N), labels)
+    assert len(caught) == 1 and caught[0].filename == __file__
+    assert tuned.n_calibration_ == 100 and tuned.guaranteed_
+    assert tuned.classes_.tolist() == [0, 1, 2, 3, 4]
+    shares = np.bincount(tuned.estimator_.labels_)[:3] / np.bincount(labels)[:3]
+    assert shares == pytest.approx(0.8, abs=0.01)
+
+
+def test_more_classes_than_texts_to_hold_out(make_learner):
+    y = np.repeat(np.arange(60), 3)
+    with pytest.warns(UserWarning, match="not stratified by label.* 60") as caught:
+        tuned = make_learner(60).fit(np.arange(180), y)
     assert caught[0].filename == __file__
-    assert tuned.n_calibration_ == 100
+    assert tuned.n_calibration_ == 36
+    with pytest.warns(UserWarning, match="not stratified by label"):
+        tuned = make_learner(180).set_params(cv=0.5)
+        with pytest.raises(ValueError, match="None of the labels of the 90 calibr"):
+            tuned.fit(np.arange(180), np.arange(180))
+
+
+def test_labels_in_a_column_warn_once(make_learner, labels):
+    column = labels[:, None]
+    for y in (column, column.tolist()):
+        with pytest.warns(DataConversionWarning, match="column-vector") as caught:
+            tuned = make_learner().fit(np.arange(N), y)
+        assert len(caught) == 1
+        assert tuned.estimator_.labels_.ndim == 1
+    frame = pd.DataFrame({"kind": labels})
+    with pytest.warns(DataConversionWarning, match="column-vector") as caught:
+        tuned = make_learner().fit(np.arange(N), frame)
+    assert len(caught) == 1
+    assert tuned.estimator_.labels_.name == "kind"
 
 
 def test_a_label_that_the_fit_did_not_see_is_never_right():
@@ -783,18 +867,11 @@ def test_labels_that_a_fitted_estimator_does_not_know(
         prefit(risk=risk).fit(np.arange(N), change(labels))
 
 
-def test_held_out_labels_that_the_fit_did_not_see(make, labels):
+def test_held_out_labels_that_the_fit_did_not_see(make_learner, labels):
     """One such class is never right; if there is no other, something is wrong."""
 
-    class Learner(Exits):
-        def fit(self, X, y):
-            super().fit(X, y)
-            self.classes_ = np.unique(y)
-            return self
-
     split = [(np.arange(100, N), np.arange(100))]
-    tuner = make(cv=split, risk="score", max_drop=0.2)
-    tuner.set_params(estimator=Learner(easy_population()[0]))
+    tuner = make_learner(cv=split, risk="score")
     one_unseen = labels.copy()
     one_unseen[7] = 99
     tuned = tuner.fit(np.arange(N), one_unseen)
@@ -820,10 +897,33 @@ def test_prefit_leaves_the_given_estimator_alone():
 
 
 def test_prefit_needs_a_fitted_estimator_and_no_refit(make, labels):
-    with pytest.raises(NotFittedError, match="cv='prefit', the estimator must be"):
+    message = "cv='prefit', the estimator must be fitted.* pass sklearn.frozen.Frozen"
+    with pytest.raises(NotFittedError, match=message):
         make(cv="prefit").fit(np.arange(N), labels)
     with pytest.raises(ValueError, match="cv='prefit', refit cannot be True"):
         fit(prefit(refit=True))
+
+
+def test_a_frozen_estimator_outlives_a_search(labels):
+    tuner = prefit()
+    frozen = FrozenEstimator(tuner.estimator)
+    frozen_tuner = clone(tuner).set_params(estimator=frozen)
+    tuned = frozen_tuner.fit(np.arange(N), labels)
+    assert type(tuned.estimator_) is Exits and tuned.guaranteed_
+    assert tuned.best_params_ == fit(prefit(), N).best_params_
+    assert not hasattr(frozen_tuner, "transform")
+    assert tuner.estimator.exit_threshold is None
+    search = GridSearchCV(frozen_tuner, {"max_drop": [0.05, 0.1]}, cv=2)
+    assert search.fit(np.arange(N), labels).best_score_ > 0.7
+    with pytest.raises(ValueError, match="cv=0.2 fits the estimator, which a Frozen"):
+        clone(frozen_tuner).set_params(cv=0.2).fit(np.arange(N), labels)
+
+
+@pytest.mark.parametrize("patience", [2.0, "2", None, 0])
+def test_the_patience_of_the_estimator_is_checked(patience):
+    tuner = prefit(rules=["patience"]).set_params(estimator__exit_patience=patience)
+    with pytest.raises(ValueError, match=f"exit_patience={patience!r} must be an int"):
+        fit(tuner)
 
 
 def test_calibration_without_labels(labels):
@@ -832,6 +932,11 @@ def test_calibration_without_labels(labels):
     assert tuned.best_params_ == expected.best_params_
     assert tuned.guaranteed_
     assert np.isnan(tuned.best_score_) and np.isnan(tuned.full_depth_score_)
+
+
+def test_calibration_without_texts():
+    with pytest.raises(ValueError, match="X is empty"):
+        prefit().fit([])
 
 
 @pytest.mark.parametrize(
@@ -966,6 +1071,29 @@ def test_a_scorer_of_ones_own(labels):
     assert (tuned.cv_results_["score"] == accuracy.cv_results_["score"]).all()
 
 
+def wants_decisions(estimator, X, y):
+    return estimator.decision_function(X).mean()
+
+
+@pytest.mark.parametrize(
+    "scoring",
+    [wants_decisions, make_scorer(accuracy_score, response_method="decision_function")],
+    ids=["function", "scorer"],
+)
+def test_a_scorer_that_asks_for_a_model(labels, scoring):
+    message = "^scoring=.* must go by predict, predict_proba and classes_"
+    with pytest.raises(ValueError, match=message):
+        prefit(scoring=scoring, confidence=None).fit(np.arange(N), labels)
+
+
+def test_an_error_of_a_scorer_stays(labels):
+    def scorer(estimator, X, y):
+        return X.no_such_attribute
+
+    with pytest.raises(AttributeError, match="no_such_attribute"):
+        prefit(scoring=scorer, confidence=None).fit(np.arange(N), labels)
+
+
 def test_the_drop_of_another_score_cannot_be_guaranteed():
     with pytest.raises(ValueError, match="'f1_macro' cannot be guaranteed. Set conf"):
         fit(prefit(scoring="f1_macro"))
@@ -1027,8 +1155,21 @@ def test_a_ceiling_below_everything():
         ({"rules": ["sure"]}, "exit_rule='sure' must be one of"),
         ({"rules": ["entropy", "entropy"]}, "names a rule twice"),
         ({"thresholds": 0}, "thresholds=0 must be at least 1"),
-        ({"thresholds": [0.5, 1.5]}, "exit_threshold=1.5 must be in"),
-        ({"thresholds": []}, "must be a number, a list"),
+        (
+            {"thresholds": [0.5, 1.5]},
+            r"thresholds=\[0.5, 1.5\]: exit_threshold=1.5 must",
+        ),
+        ({"thresholds": []}, "must be an integer, a list"),
+        ({"thresholds": "abc"}, "thresholds='abc' must be an integer, a list"),
+        ({"thresholds": {"confidence": "x"}}, "thresholds='x' must be an integer"),
+        ({"thresholds": 100.0}, "thresholds=100.0 must be an integer"),
+        ({"thresholds": [0.5, None]}, r"thresholds=\[0.5, None\] must be an integer"),
+        ({"thresholds": [True]}, r"thresholds=\[True\] must be an integer"),
+        ({"thresholds": [[0.5]]}, r"thresholds=\[\[0.5\]\] must be an integer"),
+        (
+            {"rules": [is_sure], "thresholds": [np.nan]},
+            "exit_threshold=nan must be finite",
+        ),
         ({"thresholds": {"entropy": [0.5]}}, "has 'entropy' as a key"),
         ({"rules": [is_sure]}, "is a number, but the rule"),
         ({"max_layers": 3}, "objective='speed' takes none"),
@@ -1039,6 +1180,7 @@ def test_a_ceiling_below_everything():
         ({"scoring": "nice"}, "'scoring' parameter"),
         ({"cv": "fit"}, "'cv' parameter"),
         ({"cv": 1.5}, "'cv' parameter"),
+        ({"cv": 0.9999}, "cv=0.9999 cannot be held out: .* train set will be empty"),
         ({"refit": "yes"}, "'refit' parameter"),
         ({"random_state": "x"}, "'random_state' parameter"),
     ],
@@ -1080,6 +1222,7 @@ def test_an_estimator_without_exits(estimator, labels):
     "X, y, message",
     [
         ("a text", ["a"], "X is a single str"),
+        ([], [], "X is empty"),
         (["a", "b"], ["a"], "1 label"),
         (["a", "b"], ["a", None], "missing"),
     ],
@@ -1152,12 +1295,14 @@ class Unreadable(Exits):
         raise AssertionError
 
 
-class Untuned(Exits):
+class Untunable(Exits):
     def set_params(self, **params):
-        raise AssertionError
+        assert "exit_layer" not in params
+        return super().set_params(**params)
 
 
-@pytest.mark.parametrize("kind", [Untrainable, Unreadable, Untuned])
+@pytest.mark.filterwarnings("ignore:Full depth stays")  # whatever the time is
+@pytest.mark.parametrize("kind", [Untrainable, Unreadable, Untunable])
 @pytest.mark.parametrize("cost", ["layers", "time"])
 def test_a_fit_that_fails_leaves_the_earlier_one(make, labels, kind, cost):
     tuned = make(cost=cost).fit(np.arange(N), labels)
@@ -1170,6 +1315,7 @@ def test_a_fit_that_fails_leaves_the_earlier_one(make, labels, kind, cost):
     assert all(getattr(tuned, name) is value for name, value in before.items())
 
 
+@pytest.mark.filterwarnings("ignore:Full depth stays")
 def test_a_fit_leaves_nothing_of_the_earlier_one(make, labels):
     tuned = make(cost="time").fit(np.arange(N), labels)
     assert {"measured_time_", "cv_results_", "best_index_"} <= vars(tuned).keys()
@@ -1422,9 +1568,18 @@ def test_a_tuned_classifier_is_cross_validated_and_searched(tuned):
 def test_a_classifier_with_one_exit_keeps_it(classifier):
     final = clone(classifier).set_params(strategy="final")
     tuner = TunedExitClassifierCV(final, max_drop=0.5, cv=0.5, random_state=0)
-    with pytest.warns(UserWarning, match="one exit in use, after layer 3"):
+    with pytest.warns(UserWarning, match="one exit in use, after layer 3.*'joint'"):
         tuner.fit(X, Y)
     assert (tuner.exit_layers(X) == 3).all()
+
+
+def test_the_threshold_of_the_estimator_is_no_matter(classifier, tuned):
+    """It is replaced, even where the exits would not allow it."""
+    final = clone(classifier).set_params(strategy="final", exit_threshold=0.9)
+    tuner = TunedExitClassifierCV(final, max_drop=0.5, cv=0.5, random_state=0)
+    with pytest.warns(UserWarning, match="one exit in use"):
+        tuner.fit(X[:30], Y[:30])
+    assert tuner.estimator_.exit_threshold is None and final.exit_threshold == 0.9
 
 
 @pytest.mark.parametrize("family", ["bert", "albert", "distilbert", "modernbert"])
