@@ -3,6 +3,10 @@
 import numpy as np
 from torch.utils.data import Sampler
 
+#: A batch of prediction holds `batch_size` texts, or as many as so many tokens a text
+#: leave room for; at most so many times `batch_size`.
+_ROOM, _MOST = 64, 4
+
 
 def length_bucketed_batches(lengths, batch_size, *, rng, window=50):
     """Shuffle rows into batches of similar length, for one epoch of training.
@@ -55,6 +59,38 @@ def length_sorted_batches(lengths, batch_size):
     """
     order = np.argsort(-np.asarray(lengths, dtype=np.int64), kind="stable")
     return [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
+
+
+def prediction_batches(lengths, batch_size):
+    """As `length_sorted_batches`, with more texts in a batch where they are short.
+
+    A layer takes little less time for a handful of short texts than for some more, and
+    of a batch that texts leave early only a handful remains. No batch takes more room
+    than `batch_size` texts of 64 tokens, or of the longest if that is longer.
+
+    Parameters
+    ----------
+    lengths : array-like of shape (n_rows,)
+        Number of tokens per row.
+    batch_size : int
+        A batch has up to four times as many texts; 1 stays one at a time.
+
+    Returns
+    -------
+    batches : list of int64 arrays
+        Every row number exactly once.
+    """
+    if batch_size == 1:
+        return length_sorted_batches(lengths, 1)
+    lengths = np.asarray(lengths, dtype=np.int64)
+    order = np.argsort(-lengths, kind="stable")
+    batches, start = [], 0
+    while start < len(order):
+        longest = max(lengths[order[start]], 1)
+        size = batch_size * min(max(_ROOM // longest, 1), _MOST)
+        batches.append(order[start : start + size])
+        start += size
+    return batches
 
 
 class LengthBucketSampler(Sampler):

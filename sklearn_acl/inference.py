@@ -7,8 +7,9 @@ from functools import partial
 import numpy as np
 import torch
 
+from .batching import prediction_batches
 from .exit_rules import leaves
-from .tokens import length_sorted_batches, tokenize
+from .tokens import tokenize
 from .user_code import stacklevel
 
 #: Texts tokenised and sorted at a time: bounds memory whatever the size of the input.
@@ -157,7 +158,7 @@ def _iterate(encoder, texts, tokenizer, run, batch_size, tokenizing):
         chunk = texts.take(range(start, min(start + CHUNK_ROWS, len(texts))))
         tokens = tokenize(chunk, tokenizer, **tokenizing)
         n_truncated += tokens.n_truncated
-        for rows in length_sorted_batches(tokens.lengths, batch_size):
+        for rows in prediction_batches(tokens.lengths, batch_size):
             # entered per batch: a caller may stop reading, or train, between two
             with torch.inference_mode(), torch.autocast(device.type, enabled=False):
                 outputs = run(move(tokens.collate(rows), device))

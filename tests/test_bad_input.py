@@ -1174,10 +1174,10 @@ LOAD_CASES = [
         "newer format",
         ValueError,
         re.compile(
-            r"^'.*' has format 2; this version of sklearn_acl reads format 1\. Install "
+            r"^'.*' has format 3; this version of sklearn_acl reads format 2\. Install "
             r"the version that wrote it or a newer one\.$"
         ),
-        rewrite(lambda manifest: manifest.update(format=2)),
+        rewrite(lambda manifest: manifest.update(format=3)),
     ),
     case(
         "no format",

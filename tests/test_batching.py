@@ -10,6 +10,7 @@ from sklearn_acl.batching import (
     LengthBucketSampler,
     length_bucketed_batches,
     length_sorted_batches,
+    prediction_batches,
 )
 
 
@@ -57,6 +58,33 @@ def test_prediction_batches_are_sorted_and_stable():
     lengths = [3, 5, 3, 9, 5, 3, 9]
     batches = [b.tolist() for b in length_sorted_batches(lengths, 3)]
     assert batches == [[3, 6, 1], [4, 0, 2], [5]]
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 32])
+@pytest.mark.parametrize("n", [0, 1, 700])
+def test_batches_of_prediction_keep_to_their_room(n, batch_size):
+    lengths = np.random.default_rng(0).integers(1, 150, size=n)
+    lengths[: n // 2] //= 10  # short texts, some of no token
+    batches = prediction_batches(lengths, batch_size)
+    rows = np.concatenate([np.zeros(0, np.int64), *batches])
+    assert sorted(rows) == list(range(n))
+    assert (np.diff(lengths[rows]) <= 0).all()
+    for batch in batches[:-1]:
+        longest = max(lengths[batch].max(), 1)
+        if batch_size == 1 or longest > 32:
+            assert len(batch) == batch_size
+        else:
+            assert batch_size < len(batch) <= 4 * batch_size
+            assert len(batch) * longest <= batch_size * 64
+            assert len(batch) == 4 * batch_size or (
+                (len(batch) + batch_size) * longest > batch_size * 64
+            )
+
+
+def test_batches_of_prediction_are_those_of_the_batch_size_for_long_texts():
+    lengths = np.random.default_rng(1).integers(33, 90, size=101)
+    ours, plain = (f(lengths, 8) for f in (prediction_batches, length_sorted_batches))
+    assert [b.tolist() for b in ours] == [b.tolist() for b in plain]
 
 
 def test_prediction_batches_of_unsigned_lengths():

@@ -156,7 +156,8 @@ def test_speed_predict(run, small_bert, task):
     assert len(re.findall(rf"^(?:PASS|FAIL) {task}: ", printed, re.M)) == 2
     assert list(line["exit_times"]) == ["1"]
     assert line["speed_over_pipeline"] > 0
-    assert 0 <= line["predict_padding"] < line["predict_padding_as_given"] < 1
+    assert 0 <= line["predict_padding"] < 1  # so few texts share a batch
+    assert 0 < line["predict_padding_as_given"] < 1
     assert 0 <= line["fit_padding"] < line["fit_padding_shuffled"] < 1
     assert 0 < line["fit_matmul_share"] < line["epoch_matmul_share"] < 1
 

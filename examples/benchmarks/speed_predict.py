@@ -24,7 +24,7 @@ from tasks import DATA_DIR, RESULTS, append_line, load_task, verdict, versions
 
 from sklearn_acl import ACLClassifier
 from sklearn_acl.backbones import DEFAULT_BACKBONE, find_backbone
-from sklearn_acl.batching import length_bucketed_batches, length_sorted_batches
+from sklearn_acl.batching import length_bucketed_batches, prediction_batches
 from sklearn_acl.encoder import accepted_inputs
 from sklearn_acl.text import check_texts
 from sklearn_acl.tokens import tokenize
@@ -179,7 +179,7 @@ def bench_predict(clf, test, peak, args):
         for k in range(1, clf.n_exits_)
     }
     lengths = token_lengths(clf, test)
-    batches = length_sorted_batches(lengths, args.batch_size)
+    batches = prediction_batches(lengths, args.batch_size)
     as_given = plain_batches(np.arange(len(lengths)), args.batch_size)
     predict_seconds = seconds(lambda: clf.predict_proba(test), args.repeats)
     return {
