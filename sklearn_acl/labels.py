@@ -1,14 +1,16 @@
 """Labels to class codes and back."""
 
 import numbers
+import warnings
 from collections.abc import Mapping
 
 import numpy as np
 from scipy.sparse import issparse
+from sklearn.exceptions import DataConversionWarning
 from sklearn.preprocessing import LabelEncoder
-from sklearn.utils.validation import column_or_1d
 
 from .label_columns import factorize_column
+from .user_code import stacklevel
 
 _N_NAMED = 5  # how many offending labels a message lists
 
@@ -238,7 +240,13 @@ def _to_one_dimension(array, name):
     if array.ndim == 1:
         return array
     if array.ndim == 2 and array.shape[1] == 1:
-        return column_or_1d(array, input_name=name, warn=True)
+        warnings.warn(  # in scikit-learn's words, which its checks look for
+            "A column-vector y was passed when a 1d array was expected. Pass "
+            "y.ravel() instead.",
+            DataConversionWarning,
+            stacklevel=stacklevel(),
+        )
+        return array.ravel()
     raise ValueError(_several_labels(name, f"has shape {array.shape}"))
 
 

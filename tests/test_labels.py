@@ -166,8 +166,10 @@ def test_decoding_keeps_shape_and_dtype():
     ],
 )
 def test_column_vector_is_raveled_with_a_warning(y):
-    with pytest.warns(DataConversionWarning, match="A column-vector y was passed"):
+    message = "A column-vector y was passed"
+    with pytest.warns(DataConversionWarning, match=message) as seen:
         codes, classes = encode_labels(y, n_rows=4)
+    assert [warning.filename for warning in seen] == [__file__]
     assert codes.shape == (4,)
     assert len(classes) == 3
 
