@@ -310,3 +310,29 @@ def test_predictions_are_in_single_precision_under_autocast(fitted):
     with torch.autocast("cpu", dtype=torch.bfloat16):
         inside = fitted.predict_proba(X)
     np.testing.assert_array_equal(inside, fitted.predict_proba(X))
+
+
+SMALL_MODELS = {
+    "distilbert": ("distilbert", {"n_layers": 3}),
+    "tinybert": (
+        "bert",
+        {
+            "num_hidden_layers": 4,
+            "hidden_size": 36,
+            "num_attention_heads": 12,
+            "intermediate_size": 140,
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("shape", SMALL_MODELS)
+def test_a_small_model_trains_alone_as_a_rival_of_an_exit(tiny_backbone, shape):
+    family, config = SMALL_MODELS[shape]
+    settings = SETTINGS | {"lr": 3e-3, "max_epochs": 8, "head_init": "random"}
+    rival = ACLClassifier(
+        tiny_backbone(family, **config), strategy="final", **settings
+    ).fit(X, Y)
+    assert rival.n_exits_ == 1
+    assert rival.history[-1, "train_loss"] < rival.history[0, "train_loss"]
+    assert rival.score(X, Y) > 0.5
