@@ -57,7 +57,7 @@ def length_sorted_batches(lengths, batch_size):
     batches : list of int64 arrays
         Every row number exactly once.
     """
-    order = np.argsort(-np.asarray(lengths, dtype=np.int64), kind="stable")
+    order = _longest_first(lengths)
     return [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
 
 
@@ -80,17 +80,21 @@ def prediction_batches(lengths, batch_size):
     batches : list of int64 arrays
         Every row number exactly once.
     """
-    if batch_size == 1:
-        return length_sorted_batches(lengths, 1)
     lengths = np.asarray(lengths, dtype=np.int64)
-    order = np.argsort(-lengths, kind="stable")
+    order = _longest_first(lengths)
+    most = 1 if batch_size == 1 else _MOST
     batches, start = [], 0
     while start < len(order):
         longest = max(lengths[order[start]], 1)
-        size = batch_size * min(max(_ROOM // longest, 1), _MOST)
+        size = batch_size * min(max(_ROOM // longest, 1), most)
         batches.append(order[start : start + size])
         start += size
     return batches
+
+
+def _longest_first(lengths):
+    # signed: unsigned lengths have no negatives
+    return np.argsort(-np.asarray(lengths, dtype=np.int64), kind="stable")
 
 
 class LengthBucketSampler(Sampler):

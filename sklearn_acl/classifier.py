@@ -10,7 +10,7 @@ from sklearn.metrics import accuracy_score
 from sklearn.utils.validation import check_is_fitted
 from torch.utils.data import DataLoader
 
-from . import inference, persistence
+from . import persistence
 from .backbones import DEFAULT_BACKBONE
 from .calibration import calibrate_heads, reset_heads
 from .checked_data import check_held_out, check_training_data, take_labels
@@ -19,6 +19,7 @@ from .exit_arrays import EMBEDDINGS, LOGITS, PROBABILITIES
 from .exit_rules import check_exit_rule
 from .fit_memory import remembered_fit
 from .inference import (
+    iterate_adaptive,
     iterate_outputs,
     resolve_exit_layer,
     warn_truncated,
@@ -728,9 +729,7 @@ class ACLClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MultiExit
             "patience": self.exit_patience,
         }
         exits = tuple(k for k in self.exit_layer_numbers_ if k <= deepest)
-        for rows, outputs in self._run(
-            inference.iterate_adaptive, texts, exits, **leaving
-        ):
+        for rows, outputs in self._run(iterate_adaptive, texts, exits, **leaving):
             result[rows] = array.read(outputs)
             layers[rows] = outputs.exit_layers.cpu()
         return result, layers

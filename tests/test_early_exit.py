@@ -11,8 +11,8 @@ from skorch.callbacks import Callback
 from tiny import LABELS, TEXTS
 
 from sklearn_acl import ACLClassifier
-from sklearn_acl.exit_costs import sharing_weights
 from sklearn_acl.exit_rules import EXIT_RULES, first_exits, normalized_entropy
+from sklearn_acl.shared_weights import sharing_weights
 
 NEVER = {"confidence": 1.0, "entropy": 0.0, "patience": 1.0, "patience_entropy": 0.0}
 

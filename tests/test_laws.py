@@ -13,6 +13,7 @@ from tiny import FAMILIES, LABELS, TEXTS
 
 from sklearn_acl import ACLClassifier
 from sklearn_acl.inference import iterate_outputs
+from sklearn_acl.shared_weights import sharing_weights
 
 X, Y = TEXTS[:12], LABELS[:12]
 PAIRS = list(zip(X, X[::-1], strict=True))
@@ -30,9 +31,7 @@ SETTINGS = {
 
 def variant(classifier, **parameters):
     """The same fitted model, weights shared, with other parameters."""
-    other = ACLClassifier.__new__(ACLClassifier)
-    vars(other).update(vars(classifier))
-    return other.set_params(**parameters)
+    return sharing_weights(classifier).set_params(**parameters)
 
 
 @pytest.fixture(scope="module")
