@@ -6,6 +6,9 @@ from torch.utils.data import Sampler
 #: A batch of prediction holds `batch_size` texts, or as many as so many tokens a text
 #: leave room for; at most so many times `batch_size`.
 _ROOM, _MOST = 64, 4
+#: Positions of padding that a batch of prediction may hold: so many, about what another
+#: batch costs, or a share of all its positions.
+_PADDING, _PADDING_SHARE = 64, 1 / 16
 
 
 def length_bucketed_batches(lengths, batch_size, *, rng, window=50):
@@ -62,11 +65,13 @@ def length_sorted_batches(lengths, batch_size):
 
 
 def prediction_batches(lengths, batch_size):
-    """As `length_sorted_batches`, with more texts in a batch where they are short.
+    """As `length_sorted_batches`, with batches that follow the lengths.
 
     A layer takes little less time for a handful of short texts than for some more, and
-    of a batch that texts leave early only a handful remains. No batch takes more room
-    than `batch_size` texts of 64 tokens, or of the longest if that is longer.
+    of a batch that texts leave early only a handful remains: where texts are short, a
+    batch holds more of them. No batch takes more room than `batch_size` texts of 64
+    tokens, or of the longest if that is longer. And a batch ends where its padding
+    would cost more than another batch does.
 
     Parameters
     ----------
@@ -87,9 +92,19 @@ def prediction_batches(lengths, batch_size):
     while start < len(order):
         longest = max(lengths[order[start]], 1)
         size = batch_size * min(max(_ROOM // longest, 1), most)
-        batches.append(order[start : start + size])
-        start += size
+        rows = order[start : start + size]
+        rows = rows[: _n_with_little_padding(lengths[rows])]
+        batches.append(rows)
+        start += len(rows)
     return batches
+
+
+def _n_with_little_padding(lengths):
+    """How many of these rows, longest first, to put into one batch."""
+    room = np.arange(1, len(lengths) + 1) * lengths[0]
+    padding = room - np.cumsum(lengths)
+    little = padding <= np.maximum(_PADDING, room * _PADDING_SHARE)
+    return np.flatnonzero(little)[-1] + 1
 
 
 def _longest_first(lengths):

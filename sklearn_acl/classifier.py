@@ -113,8 +113,8 @@ class ACLClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MultiExit
         Passes over the training texts; with ``strategy="two_stage"``, of each stage.
     batch_size : int, default=32
         Texts per mini-batch. In prediction, batches of short texts hold up to four
-        times as many, in no more room than so many texts of 64 tokens; 1 is one text
-        at a time.
+        times as many, in no more room than so many texts of 64 tokens, and batches of
+        texts whose lengths differ hold fewer; 1 is one text at a time.
     gradient_accumulation_steps : int, default=1
         Mini-batches per optimizer step.
     max_grad_norm : float, default=1.0

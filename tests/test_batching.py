@@ -60,31 +60,51 @@ def test_prediction_batches_are_sorted_and_stable():
     assert batches == [[3, 6, 1], [4, 0, 2], [5]]
 
 
+def holds_little_padding(lengths, rows):
+    """Whether padding takes at most 64 positions, or a sixteenth of all."""
+    room = len(rows) * lengths[rows].max(initial=0)
+    return room - lengths[rows].sum() <= max(64, room / 16)
+
+
 @pytest.mark.parametrize("batch_size", [1, 2, 32])
 @pytest.mark.parametrize("n", [0, 1, 700])
-def test_batches_of_prediction_keep_to_their_room(n, batch_size):
+def test_batches_of_prediction_are_as_large_as_room_and_padding_allow(n, batch_size):
     lengths = np.random.default_rng(0).integers(1, 150, size=n)
     lengths[: n // 2] //= 10  # short texts, some of no token
     batches = prediction_batches(lengths, batch_size)
     rows = np.concatenate([np.zeros(0, np.int64), *batches])
     assert sorted(rows) == list(range(n))
     assert (np.diff(lengths[rows]) <= 0).all()
-    for batch in batches[:-1]:
+    for batch, following in zip(batches, [*batches, rows[:0]][1:], strict=True):
         longest = max(lengths[batch].max(), 1)
-        if batch_size == 1 or longest > 32:
-            assert len(batch) == batch_size
-        else:
-            assert batch_size < len(batch) <= 4 * batch_size
-            assert len(batch) * longest <= batch_size * 64
-            assert len(batch) == 4 * batch_size or (
-                (len(batch) + batch_size) * longest > batch_size * 64
+        most = batch_size if batch_size == 1 else 4 * batch_size
+        assert len(batch) <= most
+        assert len(batch) <= batch_size or len(batch) * longest <= batch_size * 64
+        assert holds_little_padding(lengths, batch)
+        # what follows does not fit: by number, by room or by padding
+        more = [np.append(batch, following[: k + 1]) for k in range(len(following))]
+        for larger in more:
+            assert (
+                len(larger) > most
+                or len(larger) > batch_size * max(64 // longest, 1)
+                or not holds_little_padding(lengths, larger)
             )
 
 
-def test_batches_of_prediction_are_those_of_the_batch_size_for_long_texts():
-    lengths = np.random.default_rng(1).integers(33, 90, size=101)
-    ours, plain = (f(lengths, 8) for f in (prediction_batches, length_sorted_batches))
-    assert [b.tolist() for b in ours] == [b.tolist() for b in plain]
+@pytest.mark.parametrize("length", [0, 1, 5, 16, 17, 33, 64, 65, 500])
+def test_texts_of_one_length_share_batches_of_the_room_that_there_is(length):
+    batches = prediction_batches(np.full(200, length), 8)
+    size = 8 * min(max(64 // max(length, 1), 1), 4)
+    assert [len(b) for b in batches[:-1]] == [size] * (len(batches) - 1)
+
+
+@pytest.mark.parametrize("top", [30, 90, 500])
+def test_prediction_batches_hold_less_padding_than_batches_of_one_size(top):
+    # half of them short, and a long tail
+    lengths = 3 + np.random.default_rng(1).geometric(8 / top, size=501).clip(0, top)
+    ours, plain = (f(lengths, 32) for f in (prediction_batches, length_sorted_batches))
+    assert padding_share(ours, lengths) < padding_share(plain, lengths)
+    assert len(ours) < 2 * len(plain)
 
 
 def test_prediction_batches_of_unsigned_lengths():
