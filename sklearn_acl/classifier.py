@@ -14,6 +14,7 @@ from . import persistence
 from .backbones import DEFAULT_BACKBONE
 from .calibration import calibrate_heads, reset_heads
 from .checked_data import check_held_out, check_training_data, take_labels
+from .criterion import ACLLoss
 from .encoder import MultiExitEncoder, accepted_inputs
 from .exit_arrays import EMBEDDINGS, LOGITS, PROBABILITIES
 from .exit_rules import check_exit_rule
@@ -25,7 +26,6 @@ from .inference import (
     warn_truncated,
 )
 from .labels import DecodedLabels, decode_labels, encode_labels
-from .losses import ACLLoss
 from .net import UNUSED_PARAMETERS, MultiExitNet, may_be_parameter
 from .parameters import check_batch_size, check_parameters, resolve_device
 from .randomness import draw_seed, seeded

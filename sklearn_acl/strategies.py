@@ -27,7 +27,7 @@ References
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from .losses import LossTerms
+from .criterion import LossTerms
 
 STRATEGIES = ("joint", "two_stage", "alternating", "final")
 

@@ -21,9 +21,9 @@ from torch.utils._pytree import tree_leaves
 
 import sklearn_acl
 from sklearn_acl import ACLClassifier, losses
+from sklearn_acl.criterion import ACLLoss
 from sklearn_acl.encoder import ExitOutputs, MultiExitEncoder, mean_pool
 from sklearn_acl.inference import move
-from sklearn_acl.losses import ACLLoss
 from sklearn_acl.optimization import autocast_dtype
 from sklearn_acl.parameters import resolve_device
 

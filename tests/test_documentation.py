@@ -10,7 +10,7 @@ import pytest
 
 import sklearn_acl
 from sklearn_acl import ACLClassifier
-from sklearn_acl.losses import ACLLoss
+from sklearn_acl.criterion import ACLLoss
 
 NumpyDocString = pytest.importorskip("numpydoc.docscrape").NumpyDocString
 
@@ -20,6 +20,7 @@ USER_FACING_MODULES = {
     "backbones",
     "calibration",
     "classifier",
+    "criterion",
     "datasets",
     "encoder",
     "exit_head",
@@ -111,7 +112,7 @@ def parameters_of(value):
 def test_there_is_something_to_test():
     for name in (
         "classifier.ACLClassifier",
-        "losses.ACLLoss",
+        "criterion.ACLLoss",
         "losses.acl_cl_loss",
         "encoder.MultiExitEncoder",
         "backbones.load_backbone",

@@ -10,6 +10,7 @@ import pytest
 import torch
 from tiny import FAMILIES, TEXTS, make_tiny_model, make_tokenizer
 
+from sklearn_acl.criterion import ACLLoss
 from sklearn_acl.encoder import (
     ExitHead,
     MultiExitEncoder,
@@ -18,7 +19,6 @@ from sklearn_acl.encoder import (
     truncate_layers,
 )
 from sklearn_acl.gradients import MicroBatch, gated_backward, gradient_angle
-from sklearn_acl.losses import ACLLoss
 
 N_LAYERS = 4
 LAYERS = range(1, N_LAYERS + 1)

@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch import nn
 
+from sklearn_acl.criterion import ACLLoss
 from sklearn_acl.gradients import (
     MicroBatch,
     check_gate,
     gated_backward,
     gradient_angle,
 )
-from sklearn_acl.losses import ACLLoss
 
 SCOPES = ["encoder", "ffn_output", "exit_dense"]
 

@@ -8,9 +8,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from sklearn_acl.criterion import ACLLoss, LossTerms
 from sklearn_acl.losses import (
-    ACLLoss,
-    LossTerms,
     acl_cl_loss,
     acl_embed_loss,
     cross_entropy,

@@ -27,8 +27,8 @@ from skorch.dataset import ValidSplit
 from tiny import FAMILIES, LABELS, TEXTS, make_tiny_backbone
 
 from sklearn_acl import ACLClassifier, persistence
+from sklearn_acl.criterion import ACLLoss
 from sklearn_acl.encoder import MultiExitEncoder
-from sklearn_acl.losses import ACLLoss
 
 X, Y = TEXTS[:16], LABELS[:16]
 NEW = TEXTS[16:40] + ["", "unseen wörds 😀", "goal " * 100]

@@ -15,9 +15,9 @@ from tiny import LABELS, TEXTS
 from torch import nn
 
 from sklearn_acl import ACLClassifier
+from sklearn_acl.criterion import CONTRASTIVE, ACLLoss, LossTerms
 from sklearn_acl.gradients import GATE_SCOPES
 from sklearn_acl.head_init import initialize_heads
-from sklearn_acl.losses import CONTRASTIVE, ACLLoss, LossTerms
 from sklearn_acl.strategies import STRATEGIES, Step, exits_of, stages_of
 
 X, Y = TEXTS[:24], LABELS[:24]

@@ -28,8 +28,8 @@ from torch.utils.data import Subset
 
 from sklearn_acl import ACLClassifier
 from sklearn_acl.callbacks import WarmupDecay
+from sklearn_acl.criterion import ACLLoss, LossTerms
 from sklearn_acl.encoder import MultiExitEncoder
-from sklearn_acl.losses import ACLLoss, LossTerms
 from sklearn_acl.optimization import autocast_dtype, parameter_groups
 from sklearn_acl.training_data import TrainingRows, split_rows
 

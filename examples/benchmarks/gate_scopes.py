@@ -25,8 +25,8 @@ from tasks import DATA_DIR, RESULTS, append_line, load_task, verdict, versions
 
 from sklearn_acl import ACLClassifier
 from sklearn_acl.backbones import DEFAULT_BACKBONE
+from sklearn_acl.criterion import ACLLoss
 from sklearn_acl.gradients import GATE_SCOPES, gated_backward
-from sklearn_acl.losses import ACLLoss
 
 CHEAP_SCOPES = ("ffn_output", "exit_dense")
 MAX_COST = 1.25  # of a cheap scope, over joint cross-entropy
