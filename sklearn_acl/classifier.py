@@ -634,6 +634,10 @@ class ACLClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MultiExit
         layers : ndarray of shape (n_samples,), dtype int64
             Counted from 1; all the same unless `exit_threshold` is set.
         """
+        check_is_fitted(self)
+        deepest = self._check_inference_parameters(exit_layer)
+        if self.exit_threshold is None:  # known without running a layer
+            return np.full(len(self._check_new_texts(X)), deepest)
         return self._read_answers(X, exit_layer, PROBABILITIES)[1]
 
     def decision_function(self, X, exit_layer=None):

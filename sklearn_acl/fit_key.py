@@ -124,12 +124,13 @@ def _sources(value):
 def _source(code):
     """Source text of a user's own class or function, which is hashed by its name.
 
-    None for installed packages, which have a version, and where it cannot be found, as
-    for a class defined at an interactive prompt.
+    None for installed packages, which have a version, for this one, whose code enters
+    every key, and where it cannot be found, as for a class defined at an interactive
+    prompt.
     """
     try:
         path = Path(inspect.getsourcefile(code)).resolve()
-        if any(path.is_relative_to(folder) for folder in _installed_folders()):
+        if any(path.is_relative_to(folder) for folder in _folders_with_a_version()):
             return None
         return inspect.getsource(code)
     except (OSError, TypeError):  # built in, or not in a file
@@ -137,8 +138,9 @@ def _source(code):
 
 
 @cache
-def _installed_folders():
+def _folders_with_a_version():
     folders = {*sysconfig.get_paths().values(), *site.getsitepackages()}
+    folders.add(str(Path(__file__).parent))
     return [Path(folder).resolve() for folder in folders]
 
 

@@ -124,6 +124,22 @@ def test_without_a_threshold_all_texts_use_one_layer(fitted):
     np.testing.assert_array_equal(labels, fitted.predict(TEXTS, exit_layer=2))
 
 
+def test_layers_of_one_exit_are_told_without_running_any(fitted, monkeypatch):
+    def forward(*_, **__):
+        raise AssertionError("the encoder ran")
+
+    clf = variant(fitted, exit_layer=2)
+    monkeypatch.setattr(type(clf.module_), "forward", forward)
+    monkeypatch.setattr(type(clf.module_.backbone), "forward", forward)
+    assert clf.exit_layers(TEXTS).tolist() == [2] * len(TEXTS)
+    assert clf.exit_layers(TEXTS, exit_layer=3).tolist() == [3] * len(TEXTS)
+    assert clf.exit_layers([]).shape == (0,)
+    with pytest.raises(AssertionError, match="the encoder ran"):
+        clf.predict(TEXTS)
+    with pytest.raises(ValueError, match="row"):
+        clf.exit_layers(["a text", None])
+
+
 def test_no_texts(fitted):
     clf = variant(fitted, exit_threshold=0.5)
     assert clf.predict_proba([]).shape == (0, 3)

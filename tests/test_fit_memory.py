@@ -973,3 +973,16 @@ def test_an_optuna_study_trains_each_combination_once(make, note):
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(0))
     study.optimize(objective, n_trials=10)
     assert note.count() == len({trial.params["lam"] for trial in study.trials})
+
+
+@pytest.mark.parametrize("net", [ACLClassifier(), ACLClassifier(callbacks=[])])
+def test_files_of_the_package_may_change_while_it_runs(net, monkeypatch):
+    # the code that runs is the one that was imported, whose hash is in every key
+    def changed(code):
+        raise AssertionError(f"the source of {code} was read")
+
+    before = fit_key._parameter_hashes(net), fit_key._source(type(net))
+    monkeypatch.setattr(fit_key.inspect, "getsource", changed)
+    assert (fit_key._parameter_hashes(net), fit_key._source(type(net))) == before
+    with pytest.raises(AssertionError, match="was read"):
+        fit_key._source(changed)  # of somebody else's code

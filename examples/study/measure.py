@@ -104,9 +104,13 @@ def load_three(run, data_dir):
     else:
         test = load_part(run["task"], TASKS[run["task"]], data_dir)
         test = draw_rows(*test, run["n_test"], 0)
-    texts, labels = draw_rows(texts, labels, n_train + N_CALIBRATION, run["seed"])
-    train = texts[:n_train], labels[:n_train]
-    return train, test, (texts[n_train:], labels[n_train:])
+    # as `draw_rows` draws them, and then the next ones
+    order = np.random.default_rng(run["seed"]).permutation(len(texts))
+    train, calibration = order[:n_train], order[n_train : n_train + N_CALIBRATION]
+    train, calibration = (
+        ([texts[i] for i in rows], labels[rows]) for rows in (train, calibration)
+    )
+    return train, test, calibration
 
 
 def fit(run, train):
