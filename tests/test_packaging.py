@@ -30,7 +30,8 @@ CONSTRAINTS = {
     )
 }
 IMPORTED_AS = {"scikit-learn": "sklearn"}  # where package and import differ
-BROUGHT_ALONG = {"mpl_toolkits": "matplotlib"}  # by the package that it is part of
+# by the package that it is a part of, or that cannot do without it
+BROUGHT_ALONG = {"mpl_toolkits": "matplotlib", "PIL": "matplotlib"}
 
 
 def blocks(language, markdown=README):
