@@ -78,6 +78,11 @@ def glue():
 
 
 @pytest.fixture(scope="module")
+def glue_data(glue):
+    return importlib.import_module("glue_data")
+
+
+@pytest.fixture(scope="module")
 def small_bert(tiny_backbone):
     return tiny_backbone("bert", num_hidden_layers=2)
 
@@ -150,7 +155,7 @@ def make_splits(task, label_names=None):
 
 
 @pytest.fixture
-def fake_hub(glue, monkeypatch):
+def fake_hub(glue_data, monkeypatch):
     """The hub answers, and `datasets.load_dataset` makes its data; list of calls."""
     import datasets
 
@@ -160,7 +165,7 @@ def fake_hub(glue, monkeypatch):
         calls.append((*names, datasets.config.HF_HUB_OFFLINE))
         return make_splits(names[1])
 
-    monkeypatch.setattr(glue, "ask_hub", lambda: None)
+    monkeypatch.setattr(glue_data, "ask_hub", lambda: None)
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     return calls
 
@@ -464,14 +469,14 @@ def test_two_folders_of_a_task_are_an_error(stop_on):
 
 
 def test_broken_lines_of_qqp_are_counted_and_empty_questions_kept(
-    glue, capsys, tmp_path
+    glue, glue_data, capsys, tmp_path
 ):
     lines = glue_lines("qqp", *make_rows("qqp")["train"])
     lines[4] = "1\t2\t3\t\ta b\t1"  # no first question
     lines[9:10] = ["1\t2\t3\tonce", "", "upon\ta time\t0"]  # a question of three lines
     path = tmp_path / "train.tsv"
     write_lines(path, lines)
-    texts, labels = glue.read_file(path, glue.TASKS["qqp"])
+    texts, labels = glue_data.read_file(path, glue.TASKS["qqp"])
     assert texts[3] == ("", "a b") and labels[3] == "duplicate"
     expected = make_rows("qqp")["train"][0]
     assert texts == [*expected[:3], ("", "a b"), *expected[4:8], *expected[9:]]
@@ -562,27 +567,31 @@ def test_no_network_ends_soon_and_names_the_way_out(glue, no_hub, capsys):
     assert datasets.config.HF_HUB_OFFLINE is False  # as before
 
 
-def test_a_hub_that_never_answers_ends_soon(glue, no_hub, capsys, monkeypatch):
-    monkeypatch.setattr(glue, "PROBE_SECONDS", 0.2)
+def test_a_hub_that_never_answers_ends_soon(
+    glue, glue_data, no_hub, capsys, monkeypatch
+):
+    monkeypatch.setattr(glue_data, "PROBE_SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as server:  # accepts, says nothing
         no_hub(server.getsockname()[1])
         line = stop_soon(glue, capsys, "--task", "mrpc")
     assert "did not answer within 0.2 s" in line or "could not be reached" in line
 
 
-def test_offline_mode_is_respected(glue, no_hub, capsys, monkeypatch):
+def test_offline_mode_is_respected(glue, glue_data, no_hub, capsys, monkeypatch):
     from huggingface_hub import constants
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(glue.threading, "Thread", lambda **_: pytest.fail("online"))
+    monkeypatch.setattr(
+        glue_data.threading, "Thread", lambda **_: pytest.fail("online")
+    )
     line = stop_soon(glue, capsys, "--task", "mrpc")
     assert "offline mode is switched on (HF_HUB_OFFLINE)" in line
 
 
 def test_without_a_network_the_cache_of_datasets_is_used(
-    glue, fake_hub, monkeypatch, run, small_bert
+    glue_data, fake_hub, monkeypatch, run, small_bert
 ):
-    monkeypatch.setattr(glue, "ask_hub", lambda: "nobody is there")
+    monkeypatch.setattr(glue_data, "ask_hub", lambda: "nobody is there")
     _, (record,), _ = run("--task", "rte", "--backbone", small_bert)
     assert fake_hub == [("nyu-mll/glue", "rte", True)]  # True: told to be offline
     assert record["data"] == "hub"
@@ -664,11 +673,11 @@ def test_a_run_on_a_real_table(run, small_bert):
         assert 0 < row["scores"]["accuracy"] < 100
 
 
-def test_packed_tables_of_glues_own_form_are_refused(glue, capsys, tmp_path):
+def test_packed_tables_of_glues_own_form_are_refused(glue, glue_data, capsys, tmp_path):
     """Only this project's tables are packed; the message says what is missing."""
     write_glue(tmp_path, "rte")
     path = tmp_path / "RTE" / "dev.tsv"
     with gzip.open(f"{path}.gz", "wb") as file:
         file.write(path.read_bytes())
     with pytest.raises(ValueError, match="has no column 'text_a'"):
-        glue.read_file(Path(f"{path}.gz"), glue.TASKS["rte"])
+        glue_data.read_file(Path(f"{path}.gz"), glue.TASKS["rte"])
