@@ -17,6 +17,7 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
     "numpydoc",
+    "myst_parser",
     "mathml",
     "project_files",
 ]
@@ -25,6 +26,7 @@ default_role = "literal"  # as the docstrings use single backticks
 nitpicky = True
 nitpick_ignore = [("py:class", "sklearn.utils.Bunch")]
 
+myst_heading_anchors = 3  # links to sections of Markdown pages
 autosummary_generate = False  # the tables link to entries on the same page
 autodoc_preserve_defaults = True
 autodoc_typehints = "none"  # the docstrings say more
@@ -36,7 +38,9 @@ html_theme = "pydata_sphinx_theme"
 html_title = f"sklearn_acl {release}"
 html_show_sourcelink = False
 html_copy_source = False
-html_sidebars = {name: [] for name in ("index", "install", "citation", "changelog")}
+html_sidebars = {
+    name: [] for name in ("index", "install", "results", "citation", "changelog")
+}
 html_theme_options = {
     "navigation_with_keys": False,
     "secondary_sidebar_items": ["page-toc"],

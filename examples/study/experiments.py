@@ -133,6 +133,21 @@ def grid_of_contrast():
     return settings(("scl", "acl"), ("random",), changes)
 
 
+def choices_of_contrast():
+    """Settings of the whole method to choose from, for each start of the heads."""
+    changes = {
+        f"lam {lam}, temperature {tau}, anchors {anchors}": {
+            "criterion__lam": lam,
+            "criterion__temperature": tau,
+            "criterion__anchors": anchors,
+        }
+        for lam in (0.1, 0.5, 0.9)
+        for tau in (0.1, 0.3)
+        for anchors in ("all", "labels")
+    }
+    return settings(("acl",), changes=changes)
+
+
 def angle_settings():
     """Contrastive terms measured at each scope; no angle exceeds 180 degrees."""
     terms = {
@@ -200,7 +215,13 @@ EXPERIMENTS = {
         settings(("ce", "acl"), changes={"long": LONG}),
         tasks=("trec", "banking77", "sst2_sentences"),
     ),
-    "angles": Experiment(angle_settings(), tasks=("trec", "mrpc"), seeds=1),
+    "angles": Experiment(angle_settings(), tasks=("trec", "mrpc"), seeds=2),
+    "selection": Experiment(
+        choices_of_contrast(),
+        tasks=("trec", "sst2_sentences", "mrpc"),
+        seeds=1,
+        part="validation",
+    ),
     # on rows cut from training, so that the best setting may be read off it, too
     "sensitivity": Experiment(
         grid_of_contrast(),

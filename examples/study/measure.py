@@ -3,6 +3,7 @@
 import sys
 import time
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 
@@ -33,6 +34,7 @@ def train_classifier(run, data_dir):
         "n_scored": len(test[0]),
         "fit_seconds": round(fit_seconds, 1),
         "predict_seconds": round(seconds, 2),
+        "model_bytes": saved_bytes(clf),
         "n_steps": len(clf.angles_),
         "gated_share": [epoch.get("gated_share") for epoch in clf.history],
         "angles": angles_of(clf),
@@ -123,6 +125,14 @@ def fit(run, train):
     start = time.perf_counter()
     clf.fit(*train)
     return clf, time.perf_counter() - start
+
+
+def saved_bytes(clf):
+    """Size of the directory that `save` writes."""
+    with TemporaryDirectory() as folder:
+        clf.save(Path(folder) / "model")
+        files = [path for path in Path(folder).rglob("*") if path.is_file()]
+        return sum(path.stat().st_size for path in files)
 
 
 def angles_of(clf):

@@ -60,7 +60,7 @@ def run_one(run, out, data_dir):
     """Make one run and append its line."""
     start = time.perf_counter()
     found = measure(run, data_dir)
-    append_line(out, {**run, **found, "versions": versions()})
+    append_line(out, {**found, **run, "versions": versions()})
     scores = " ".join(f"{score:.1f}" for score in found["exits"])
     seconds = time.perf_counter() - start
     print(f"{describe(run)}: {scores} ({seconds:.0f} s)", flush=True)
