@@ -64,14 +64,14 @@ def length_sorted_batches(lengths, batch_size):
     return [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
 
 
-def prediction_batches(lengths, batch_size):
+def prediction_batches(lengths, batch_size, *, pad_freely=False):
     """As `length_sorted_batches`, with batches that follow the lengths.
 
     A layer takes little less time for a handful of short texts than for some more, and
     of a batch that texts leave early only a handful remains: where texts are short, a
     batch holds more of them. No batch takes more room than `batch_size` texts of 64
     tokens, or of the longest if that is longer. And a batch ends where its padding
-    would cost more than another batch does.
+    would cost more than another batch does, unless padding costs next to nothing.
 
     Parameters
     ----------
@@ -79,6 +79,9 @@ def prediction_batches(lengths, batch_size):
         Number of tokens per row.
     batch_size : int
         A batch has up to four times as many texts; 1 stays one at a time.
+    pad_freely : bool, default=False
+        Whether to let batches be as large as their room. For devices on which it is
+        the number of batches that takes time.
 
     Returns
     -------
@@ -93,7 +96,8 @@ def prediction_batches(lengths, batch_size):
         longest = max(lengths[order[start]], 1)
         size = batch_size * min(max(_ROOM // longest, 1), most)
         rows = order[start : start + size]
-        rows = rows[: _n_with_little_padding(lengths[rows])]
+        if not pad_freely:
+            rows = rows[: _n_with_little_padding(lengths[rows])]
         batches.append(rows)
         start += len(rows)
     return batches

@@ -16,7 +16,7 @@ from .calibration import calibrate_heads, reset_heads
 from .checked_data import check_held_out, check_training_data, take_labels
 from .criterion import ACLLoss
 from .encoder import MultiExitEncoder, accepted_inputs
-from .exit_arrays import EMBEDDINGS, LOGITS, PROBABILITIES
+from .exit_arrays import CODES, EMBEDDINGS, LOGITS, PROBABILITIES
 from .exit_rules import check_exit_rule
 from .fit_memory import remembered_fit
 from .inference import (
@@ -113,8 +113,8 @@ class ACLClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MultiExit
         Passes over the training texts; with ``strategy="two_stage"``, of each stage.
     batch_size : int, default=32
         Texts per mini-batch. In prediction, batches of short texts hold up to four
-        times as many, in no more room than so many texts of 64 tokens, and batches of
-        texts whose lengths differ hold fewer; 1 is one text at a time.
+        times as many, in no more room than so many texts of 64 tokens, and on a CPU
+        batches of texts whose lengths differ hold fewer; 1 is one text at a time.
     gradient_accumulation_steps : int, default=1
         Mini-batches per optimizer step.
     max_grad_norm : float, default=1.0
@@ -433,13 +433,18 @@ class ACLClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MultiExit
 
         They have no part in training, so that fits which differ in them are the same.
         """
-        names = ("exit_layer", "exit_threshold")
-        kept = {name: getattr(self, name) for name in names}
-        vars(self).update(dict.fromkeys(names))
+        vars(self)["_trains_now"] = True
         try:
             yield
         finally:
-            vars(self).update(kept)
+            vars(self).pop("_trains_now", None)
+
+    @property
+    def _exit_parameters(self):
+        """`exit_layer` and `exit_threshold` in use."""
+        if "_trains_now" in vars(self):
+            return None, None
+        return self.exit_layer, self.exit_threshold
 
     def _check_training_data(self, X, y, sample_weight, classes, *, warm):
         """Check texts, labels and weights; nothing is loaded yet."""
@@ -622,8 +627,8 @@ class ACLClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MultiExit
             The layer whose exit answered, for each text; only with
             `return_exit_layers`.
         """
-        proba, layers = self._read_answers(X, exit_layer, PROBABILITIES)
-        labels = self.classes_[proba.argmax(axis=1)]
+        codes, layers = self._read_answers(X, exit_layer, CODES)
+        labels = self.classes_[codes]
         return (labels, layers) if return_exit_layers else labels
 
     def exit_layers(self, X, exit_layer=None):
@@ -635,10 +640,10 @@ class ACLClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MultiExit
             Counted from 1; all the same unless `exit_threshold` is set.
         """
         check_is_fitted(self)
-        deepest = self._check_inference_parameters(exit_layer)
-        if self.exit_threshold is None:  # known without running a layer
+        deepest, threshold = self._check_inference_parameters(exit_layer)
+        if threshold is None:  # known without running a layer
             return np.full(len(self._check_new_texts(X)), deepest)
-        return self._read_answers(X, exit_layer, PROBABILITIES)[1]
+        return self._read_answers(X, exit_layer, CODES)[1]
 
     def decision_function(self, X, exit_layer=None):
         """Class scores before the softmax; parameters as in `predict_proba`.
@@ -687,18 +692,18 @@ class ACLClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MultiExit
             yield batch.to(device)
 
     def _check_inference_parameters(self, exit_layer=None):
-        """Layer of the deepest exit that may answer."""
-        if exit_layer is None:
-            exit_layer = self.exit_layer
+        """Layer of the deepest exit that may answer, and the threshold in use."""
+        default, threshold = self._exit_parameters
+        exit_layer = default if exit_layer is None else exit_layer
         deepest = resolve_exit_layer(exit_layer, self.exit_layer_numbers_)
-        check_exit_rule(self.exit_rule, self.exit_threshold, self.exit_patience)
-        if self.exit_threshold is not None and self.n_exits_ == 1:
+        check_exit_rule(self.exit_rule, threshold, self.exit_patience)
+        if threshold is not None and self.n_exits_ == 1:
             raise ValueError(
-                f"exit_threshold={self.exit_threshold!r}: this model has one exit, at "
+                f"exit_threshold={threshold!r}: this model has one exit, at "
                 "which every text leaves. Fit with strategy='joint' to train an exit "
                 "after every layer, or set exit_threshold=None."
             )
-        return deepest
+        return deepest, threshold
 
     def _check_new_texts(self, X, exclude=None):
         return check_texts(
@@ -712,7 +717,7 @@ class ACLClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MultiExit
     def _read_exits(self, X, exits, array):
         """Array (n_exits, n_samples, ...) of one kind, of some exits."""
         texts = self._check_new_texts(X)
-        result = self._empty(array, len(exits), len(texts))
+        result = array.empty(self.module_, len(exits), len(texts))
         for rows, outputs in self._run(iterate_outputs, texts, exits):
             result[:, rows] = array.read(outputs)
         return result
@@ -720,16 +725,16 @@ class ACLClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MultiExit
     def _read_answers(self, X, exit_layer, array):
         """Array (n_samples, ...) of one kind, and the layer of each text's exit."""
         check_is_fitted(self)
-        deepest = self._check_inference_parameters(exit_layer)
-        if self.exit_threshold is None:
+        deepest, threshold = self._check_inference_parameters(exit_layer)
+        if threshold is None:
             result = self._read_exits(X, (deepest,), array)[0]
             return result, np.full(len(result), deepest)
         texts = self._check_new_texts(X)
-        result = self._empty(array, len(texts))
+        result = array.empty(self.module_, len(texts))
         layers = np.empty(len(texts), dtype=np.int64)
         leaving = {
             "rule": self.exit_rule,
-            "threshold": self.exit_threshold,
+            "threshold": threshold,
             "patience": self.exit_patience,
         }
         exits = tuple(k for k in self.exit_layer_numbers_ if k <= deepest)
@@ -737,9 +742,6 @@ class ACLClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MultiExit
             result[rows] = array.read(outputs)
             layers[rows] = outputs.exit_layers.cpu()
         return result, layers
-
-    def _empty(self, array, *shape):
-        return np.empty((*shape, array.width(self.module_)), dtype=array.dtype)
 
     def _run(self, iterate, texts, exits, **settings):
         check_batch_size("batch_size", self.batch_size)

@@ -16,14 +16,20 @@ class ExitArray(NamedTuple):
     read : callable
         Takes `ExitOutputs` (n_exits, B, ...) or `AdaptiveOutputs` (B, ...); returns an
         ndarray of the same leading dimensions.
-    width : callable
-        Size of the last dimension for a `MultiExitEncoder`.
+    width : callable or None
+        Size of the last dimension for a `MultiExitEncoder`; None for one number per
+        text.
     dtype : type
     """
 
     read: Callable
-    width: Callable
+    width: Callable | None
     dtype: type
+
+    def empty(self, encoder, *shape):
+        """Array of the leading dimensions `shape`, to be filled."""
+        width = () if self.width is None else (self.width(encoder),)
+        return np.empty((*shape, *width), dtype=self.dtype)
 
 
 def _n_classes(encoder):
@@ -36,6 +42,10 @@ def _n_features(encoder):
 
 PROBABILITIES = ExitArray(
     lambda outputs: class_probabilities(outputs.logits), _n_classes, np.float64
+)
+#: Number of the class of highest probability; of many classes, none is kept but it.
+CODES = ExitArray(
+    lambda outputs: class_probabilities(outputs.logits).argmax(-1), None, np.int64
 )
 LOGITS = ExitArray(
     lambda outputs: outputs.logits.float().cpu().numpy(), _n_classes, np.float32

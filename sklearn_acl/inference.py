@@ -158,7 +158,10 @@ def _iterate(encoder, texts, tokenizer, run, batch_size, tokenizing):
         chunk = texts.take(range(start, min(start + CHUNK_ROWS, len(texts))))
         tokens = tokenize(chunk, tokenizer, **tokenizing)
         n_truncated += tokens.n_truncated
-        for rows in prediction_batches(tokens.lengths, batch_size):
+        batches = prediction_batches(
+            tokens.lengths, batch_size, pad_freely=device.type != "cpu"
+        )
+        for rows in batches:
             # entered per batch: a caller may stop reading, or train, between two
             with torch.inference_mode(), torch.autocast(device.type, enabled=False):
                 outputs = run(move(tokens.collate(rows), device))

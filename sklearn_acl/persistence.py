@@ -28,8 +28,10 @@ CONFIG = "backbone.json"
 TOKENIZER = "tokenizer"
 ANGLES = "training.angles"
 
-#: Rebuilt, not stored: everything that holds tensors or belongs to one process.
+#: Rebuilt, not stored: everything that holds tensors or belongs to one process, and
+#: that a callback of a running training stores the classifier.
 _REBUILT = (
+    "_trains_now",
     "module_",
     "criterion_",
     "optimizer_",
@@ -38,6 +40,8 @@ _REBUILT = (
     "callbacks_",
     "stage_",
 )
+#: Files that file managers put into folders that they show.
+_OF_FILE_MANAGERS = {".DS_Store", "Thumbs.db", "desktop.ini"}
 #: What reading a damaged file may raise.
 _DAMAGES = (
     AttributeError,
@@ -175,7 +179,7 @@ def _read(cls, directory, manifest):
 
 def _check_target(directory):
     if directory.is_dir():
-        names = {path.name for path in directory.iterdir()}
+        names = {path.name for path in directory.iterdir()} - _OF_FILE_MANAGERS
         foreign = names - {MANIFEST, WEIGHTS, CONFIG, TOKENIZER}
         if foreign or (names and MANIFEST not in names):
             raise ValueError(

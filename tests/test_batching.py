@@ -91,6 +91,17 @@ def test_batches_of_prediction_are_as_large_as_room_and_padding_allow(n, batch_s
             )
 
 
+@pytest.mark.parametrize("batch_size", [1, 8, 256])
+def test_padding_may_be_free(batch_size):
+    lengths = np.random.default_rng(0).integers(1, 150, size=700)
+    batches = prediction_batches(lengths, batch_size, pad_freely=True)
+    rows = np.concatenate(batches)
+    assert sorted(rows) == list(range(700))
+    for batch in batches[:-1]:
+        times = 1 if batch_size == 1 else min(max(64 // lengths[batch[0]], 1), 4)
+        assert len(batch) == batch_size * times
+
+
 @pytest.mark.parametrize("length", [0, 1, 5, 16, 17, 33, 64, 65, 500])
 def test_texts_of_one_length_share_batches_of_the_room_that_there_is(length):
     batches = prediction_batches(np.full(200, length), 8)

@@ -1,5 +1,6 @@
 """`exit_threshold`, `exit_rule` and `exit_patience` of the classifier."""
 
+import copy
 import pickle
 
 import joblib
@@ -188,6 +189,47 @@ def test_save_refuses_to_leave_out_a_rule_that_is_in_use(fitted, tmp_path):
     np.testing.assert_array_equal(loaded.predict_proba(TEXTS), clf.predict_proba(TEXTS))
 
 
+class Stores(Callback):
+    """Stores the classifier after an epoch, and looks at it as loggers do."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def on_epoch_end(self, net, **kwargs):
+        joblib.dump(net, self.path)
+        self.copied_ = copy.deepcopy(net)
+        self.parameters_ = net.get_params(), clone(net).get_params()
+
+
+def test_a_callback_sees_and_stores_the_parameters_of_prediction(fitted, tmp_path):
+    given = {"exit_layer": 3, "exit_threshold": 0.5}
+    stores = Stores(tmp_path / "model.joblib")
+    clf = clone(fitted).set_params(callbacks=[("stores", stores)], max_epochs=1)
+    clf.set_params(**given).fit(TEXTS, LABELS)
+    (stores,) = [c for name, c in clf.callbacks_ if name == "stores"]
+    for parameters in stores.parameters_:
+        assert given.items() <= parameters.items()
+    for stored in (joblib.load(stores.path), stores.copied_):
+        np.testing.assert_array_equal(stored.exit_layers(TEXTS), clf.exit_layers(TEXTS))
+        np.testing.assert_array_equal(
+            stored.predict_proba(TEXTS), clf.predict_proba(TEXTS)
+        )
+
+
+class SetsExit(Callback):
+    """Chooses an exit while the classifier trains."""
+
+    def on_epoch_end(self, net, **kwargs):
+        net.set_params(exit_layer=2)
+
+
+def test_an_exit_that_a_callback_chooses_stays_chosen(fitted):
+    clf = clone(fitted).set_params(callbacks=[SetsExit()], max_epochs=1)
+    clf.fit(TEXTS, LABELS)
+    assert clf.exit_layer == 2
+    assert set(clf.exit_layers(TEXTS)) == {2}
+
+
 class Predicts(Callback):
     """What the classifier predicts after an epoch, and by which layers."""
 
@@ -201,7 +243,8 @@ def test_parameters_of_prediction_have_no_part_in_training(fitted, parameters):
     watch = Predicts()
     clf = clone(fitted).set_params(callbacks=[watch], **parameters)
     clf.fit(TEXTS[:30], LABELS[:30])
-    assert (watch.layers_ == 4).all() and watch.parameters_ == (None, None)
+    assert (watch.layers_ == 4).all()  # predicted at full depth
+    assert watch.parameters_ == (clf.exit_layer, clf.exit_threshold)
     assert clf.get_params(deep=False).items() >= parameters.items()
     assert (clf.exit_layers(TEXTS) == 1).all()
     np.testing.assert_array_equal(

@@ -942,6 +942,20 @@ def test_directory_with_other_files_is_not_overwritten(
     assert snapshot(tmp_path) == before
 
 
+@pytest.mark.parametrize("name", [".DS_Store", "Thumbs.db", "desktop.ini"])
+@pytest.mark.parametrize("is_empty", [True, False])
+def test_what_a_file_manager_leaves_does_not_count(fitted, tmp_path, name, is_empty):
+    target = tmp_path / "model"
+    if is_empty:
+        target.mkdir()
+    else:
+        fitted.save(target)
+    (target / name).write_bytes(b"positions of icons")
+    fitted.save(target)
+    loaded = ACLClassifier.load(target)
+    np.testing.assert_array_equal(loaded.predict(TEXTS), fitted.predict(TEXTS))
+
+
 def test_save_makes_parents_and_takes_an_empty_directory(fitted, tmp_path):
     (tmp_path / "empty").mkdir()
     for target in (tmp_path / "a" / "b" / "c", tmp_path / "empty"):

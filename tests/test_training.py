@@ -193,6 +193,13 @@ def test_default_optimizer_is_fused_adamw(make):
     assert make().get_params()["optimizer"] is torch.optim.AdamW
 
 
+def test_another_kernel_of_adamw_can_be_chosen(make):
+    recorder = Recorder()
+    make(callbacks=[recorder], optimizer__foreach=True).fit(X, Y)
+    assert recorder.optimizer["defaults"]["foreach"] is True
+    assert not recorder.optimizer["defaults"]["fused"]
+
+
 def test_optimizer_parameters_reach_the_optimizer(make):
     recorder = Recorder()
     clf = make(
