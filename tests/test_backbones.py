@@ -250,6 +250,36 @@ def test_a_package_is_found_without_importing_it(packaged, tiny_bert):
     assert torch.equal(encode(model, tokenizer), expected)
 
 
+def test_directory_package_cache_hub_are_asked_in_this_order(
+    packaged, tiny_bert, hub, monkeypatch, tmp_path
+):
+    name = "maker/tiny"
+    snapshot = tmp_path / "cache" / "models--maker--tiny" / "snapshots" / "0"
+    shutil.copytree(tiny_bert, snapshot)
+    (snapshot.parents[1] / "refs").mkdir()
+    (snapshot.parents[1] / "refs" / "main").write_text("0")
+    here = tmp_path / "here"
+    shutil.copytree(tiny_bert, here / name)
+    asked = []
+
+    def download(name):
+        asked.append(name)
+        return snapshot
+
+    monkeypatch.setattr(backbone_files, "_download", download)
+    monkeypatch.chdir(here)
+    found = []
+    for place in (here / "maker", packaged.parent, snapshot):
+        found.append(Path(backbone_files.find_backbone(name)).resolve())
+        assert asked == []
+        shutil.rmtree(place)
+        if place == packaged.parent:
+            monkeypatch.setattr(backbone_files, "_PACKAGES", {})
+    assert found == [(here / name).resolve(), packaged.parent.resolve(), snapshot]
+    backbone_files.find_backbone(name)
+    assert asked == [name]
+
+
 def test_a_packages_weights_are_verified(packaged):
     load_backbone("maker/tiny")
     # one bit, far from the header
