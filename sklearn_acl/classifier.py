@@ -16,7 +16,13 @@ from .calibration import calibrate_heads, reset_heads
 from .checked_data import check_held_out, check_training_data, take_labels
 from .criterion import ACLLoss
 from .encoder import MultiExitEncoder, accepted_inputs
-from .exit_arrays import CODES, EMBEDDINGS, LOGITS, PROBABILITIES
+from .exit_arrays import (
+    CODES,
+    EMBEDDINGS,
+    LOG_PROBABILITIES,
+    LOGITS,
+    PROBABILITIES,
+)
 from .exit_rules import check_exit_rule
 from .fit_memory import remembered_fit
 from .inference import (
@@ -590,6 +596,16 @@ class ACLClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MultiExit
             For texts that cannot be used and exits that do not exist.
         """
         return self._read_answers(X, exit_layer, PROBABILITIES)[0]
+
+    def predict_log_proba(self, X, exit_layer=None):
+        """Logarithms of class probabilities; parameters as in `predict_proba`.
+
+        Returns
+        -------
+        log_proba : ndarray of shape (n_samples, n_classes)
+            Finite where a probability is too small for a float.
+        """
+        return self._read_answers(X, exit_layer, LOG_PROBABILITIES)[0]
 
     def predict_proba_exits(self, X):
         """Probability of each class at every exit, from one pass.

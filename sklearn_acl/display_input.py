@@ -4,6 +4,8 @@ import numpy as np
 from sklearn.exceptions import NotFittedError
 from sklearn.utils import check_consistent_length
 
+from .checked_data import take_labels
+
 
 def classifier_with_exits(estimator):
     """The fitted classifier that answers for every exit.
@@ -27,8 +29,8 @@ def classifier_with_exits(estimator):
     if not hasattr(estimator, "predict_proba_exits"):
         raise TypeError(
             "estimator must be a fitted ACLClassifier, with predict_proba_exits, got "
-            f"{type(estimator).__name__}. Of a pipeline, pass the last step and what "
-            "the steps before it make of the texts."
+            f"{type(estimator).__name__}. Of a search, pass its best_estimator_; of a "
+            "pipeline, the last step and what the steps before it make of the texts."
         )
     clf = getattr(estimator, "estimator_", estimator)
     if not hasattr(clf, "exit_layer_numbers_"):
@@ -36,6 +38,26 @@ def classifier_with_exits(estimator):
             f"This {type(estimator).__name__} has no exits yet: call fit first."
         )
     return clf
+
+
+def labels_of(X, y):
+    """Labels as given, or those of a column of X if `y` is its name.
+
+    Parameters
+    ----------
+    X : array-like, DataFrame or datasets.Dataset
+    y : array-like of shape (n_samples,) or str
+
+    Returns
+    -------
+    y : array-like of shape (n_samples,)
+
+    Raises
+    ------
+    ValueError
+        If X has no such column.
+    """
+    return np.array(list(take_labels(X, y, None)[1])) if isinstance(y, str) else y
 
 
 def check_layers(proba, layers):
@@ -85,10 +107,16 @@ def check_exit_probabilities(proba, y_true, classes):
         If shapes do not belong together.
     """
     proba = np.asarray(proba, dtype=float)
-    if proba.ndim != 3:
+    if proba.ndim != 3 or not len(proba):
         raise ValueError(
             "proba_exits must have shape (n_exits, n_samples, n_classes), as "
             f"predict_proba_exits returns it, got {proba.shape}."
+        )
+    if not (proba >= 0).all() or not np.allclose(proba.sum(axis=-1), 1, atol=1e-3):
+        raise ValueError(
+            "proba_exits must hold probabilities, which are not negative and sum to 1 "
+            "over the classes, as predict_proba_exits returns them; got values from "
+            f"{proba.min():g} to {proba.max():g}."
         )
     check_consistent_length(proba[0], y_true)
     classes = np.unique(y_true) if classes is None else np.asarray(classes)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+import torch
 
 from .inference import class_probabilities
 
@@ -42,6 +43,11 @@ def _n_features(encoder):
 
 PROBABILITIES = ExitArray(
     lambda outputs: class_probabilities(outputs.logits), _n_classes, np.float64
+)
+LOG_PROBABILITIES = ExitArray(
+    lambda outputs: torch.log_softmax(outputs.logits.double(), dim=-1).cpu().numpy(),
+    _n_classes,
+    np.float64,
 )
 #: Number of the class of highest probability; of many classes, none is kept but it.
 CODES = ExitArray(

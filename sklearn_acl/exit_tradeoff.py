@@ -63,6 +63,11 @@ def tradeoff_of_rules(
             "A trade-off needs at least two exits; this model has one. Fit with "
             "strategy='joint'."
         )
+    if isinstance(thresholds, dict) and (others := set(thresholds) - set(rules)):
+        raise ValueError(
+            f"thresholds has {min(map(rule_name, others))!r}, which is not among the "
+            f"rules to draw: {[rule_name(rule) for rule in rules]}."
+        )
     layers, rows = np.asarray(layers), np.arange(proba.shape[1])
     used, costs, scores = [], [], []
     for rule in rules:

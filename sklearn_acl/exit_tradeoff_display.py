@@ -6,6 +6,7 @@ from .display_input import (
     check_exit_probabilities,
     check_layers,
     classifier_with_exits,
+    labels_of,
 )
 from .exit_tradeoff import (
     COST_LABELS,
@@ -148,8 +149,8 @@ class ExitTradeoffDisplay:
             Fitted, with at least two exits; all of them take part.
         X : array-like
             Texts that the classifier was not trained on.
-        y : array-like of shape (n_samples,)
-            Their labels.
+        y : array-like of shape (n_samples,) or str
+            Their labels, or the name of their column in X.
         rule : str, callable or list, default=None
             As `exit_rule` of `ACLClassifier`; a list draws a curve for each. None takes
             the classifier's own.
@@ -188,6 +189,7 @@ class ExitTradeoffDisplay:
         if cost not in ("layers", "time"):
             raise ValueError(f"cost={cost!r} must be 'layers' or 'time'.")
         clf = classifier_with_exits(estimator)
+        y = labels_of(X, y)
         proba = clf.predict_proba_exits(X)
         rules = as_list(clf.exit_rule if rule is None else rule)
         patience = clf.exit_patience if patience is None else patience

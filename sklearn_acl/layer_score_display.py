@@ -6,6 +6,7 @@ from .display_input import (
     check_exit_probabilities,
     check_layers,
     classifier_with_exits,
+    labels_of,
 )
 from .plotting import (
     as_list,
@@ -92,8 +93,8 @@ class LayerScoreDisplay:
             (over seeds, say).
         X : array-like
             Texts that the classifiers were not trained on.
-        y : array-like of shape (n_samples,)
-            Their labels.
+        y : array-like of shape (n_samples,) or str
+            Their labels, or the name of their column in X.
         scoring : str, callable or None, default=None
             As in `sklearn.metrics.check_scoring`; None is accuracy. A callable
             ``scorer(estimator, X, y)`` sees an estimator with `predict`,
@@ -119,6 +120,7 @@ class LayerScoreDisplay:
             If fits of one curve have exits after different layers.
         """
         require_matplotlib(f"{cls.__name__}.from_estimator")
+        y = labels_of(X, y)
         entries = [as_list(entry) for entry in as_list(estimator)]
         if not entries or not all(entries):
             raise ValueError("estimator must hold a fitted classifier for every curve.")

@@ -53,7 +53,16 @@ def score_probabilities(y_true, probas, classes, scoring=None, X=None):
     Returns
     -------
     scores : ndarray of shape (n_predictions,)
+
+    Raises
+    ------
+    ValueError
+        For several scorers.
     """
+    if not (scoring is None or isinstance(scoring, str) or callable(scoring)):
+        raise ValueError(
+            f"scoring={scoring!r} must be the name of one scorer, a callable or None."
+        )
     scorer = check_scoring(scoring="accuracy" if scoring is None else scoring)
     classes = np.asarray(classes)
     return np.array(

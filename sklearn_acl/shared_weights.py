@@ -11,6 +11,7 @@ def sharing_weights(estimator):
     """
     twin = type(estimator).__new__(type(estimator))
     vars(twin).update(vars(estimator))
+    vars(twin).pop("_trains_now", None)  # made by a callback: the twin does not train
     return twin
 
 

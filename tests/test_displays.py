@@ -8,10 +8,14 @@ import sys
 import warnings
 from types import SimpleNamespace
 
+import datasets
 import numpy as np
+import pandas as pd
+import polars as pl
 import pytest
 from sklearn.exceptions import NotFittedError
 from sklearn.metrics import f1_score, log_loss, make_scorer, roc_auc_score
+from sklearn.model_selection import GridSearchCV
 from tiny import LABELS, TEXTS
 
 from sklearn_acl import ACLClassifier
@@ -22,6 +26,7 @@ from sklearn_acl.displays import (
 )
 from sklearn_acl.exit_rules import normalized_entropy
 from sklearn_acl.gradient_angle_display import running_percentiles
+from sklearn_acl.shared_weights import sharing_weights
 from sklearn_acl.tuning import TunedExitClassifierCV
 
 matplotlib = pytest.importorskip("matplotlib")
@@ -338,6 +343,47 @@ def test_styles_of_the_user_go_first():
             "make_scorer",
         ),
         (
+            lambda y, p: LayerScoreDisplay.from_predictions(y, p[:0]),
+            ValueError,
+            r"must have shape \(n_exits, n_samples, n_classes\).* got \(0, 90, 3\)",
+        ),
+        (
+            lambda y, p: LayerScoreDisplay.from_predictions(y, np.log(p)),
+            ValueError,
+            "must hold probabilities.* got values from -",
+        ),
+        (
+            lambda y, p: ExitTradeoffDisplay.from_predictions(y, 2 * p),
+            ValueError,
+            "must hold probabilities",
+        ),
+        (
+            lambda y, p: LayerScoreDisplay.from_predictions(y, p, scoring=["f1"]),
+            ValueError,
+            r"scoring=\['f1'\] must be the name of one scorer",
+        ),
+        (
+            lambda y, p: ExitTradeoffDisplay.from_predictions(
+                y, p, thresholds={"entropy": [0.5]}
+            ),
+            ValueError,
+            r"thresholds has 'entropy', which is not among .* \['confidence'\]",
+        ),
+        (
+            lambda y, p: LayerScoreDisplay.from_estimator(
+                Exits(p), pd.DataFrame({"text": y}), "label"
+            ),
+            ValueError,
+            r"y='label' is no column of X; there are \['text'\]",
+        ),
+        (
+            lambda y, p: LayerScoreDisplay.from_estimator(
+                GridSearchCV(ACLClassifier(), {}), y, y
+            ),
+            TypeError,
+            "got GridSearchCV. Of a search, pass its best_estimator_",
+        ),
+        (
             lambda y, p: ExitTradeoffDisplay.from_predictions(y, p[:1]),
             ValueError,
             "at least two exits; this model has one",
@@ -382,6 +428,19 @@ def test_styles_of_the_user_go_first():
 def test_what_cannot_be_drawn(call, error, message, pyplot):
     with pytest.raises(error, match=message):
         call(*random_exits())
+
+
+@pytest.mark.parametrize(
+    "container", [pd.DataFrame, datasets.Dataset.from_dict, pl.DataFrame]
+)
+@pytest.mark.parametrize("display", [LayerScoreDisplay, ExitTradeoffDisplay])
+def test_labels_may_be_a_column_of_the_texts(fitted, display, container):
+    data = container({"text": TEXTS[42:], "label": LABELS[42:]})
+    of_column = sharing_weights(fitted)
+    of_column.text_columns_ = ["text"]
+    by_name = display.from_estimator(of_column, data, "label")
+    plain = display.from_estimator(fitted, TEXTS[42:], LABELS[42:])
+    np.testing.assert_array_equal(by_name.scores[0], plain.scores[0])
 
 
 # --- ExitTradeoffDisplay ------------------------------------------------------------

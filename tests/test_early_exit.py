@@ -11,7 +11,7 @@ from sklearn.model_selection import GridSearchCV
 from skorch.callbacks import Callback
 from tiny import LABELS, TEXTS
 
-from sklearn_acl import ACLClassifier
+from sklearn_acl import ACLClassifier, TunedExitClassifierCV
 from sklearn_acl.exit_rules import EXIT_RULES, first_exits, normalized_entropy
 from sklearn_acl.shared_weights import sharing_weights
 
@@ -214,6 +214,25 @@ def test_a_callback_sees_and_stores_the_parameters_of_prediction(fitted, tmp_pat
         np.testing.assert_array_equal(
             stored.predict_proba(TEXTS), clf.predict_proba(TEXTS)
         )
+
+
+class Tunes(Callback):
+    """Tunes the classifier, and draws a twin of it, while it trains."""
+
+    def on_epoch_end(self, net, **kwargs):
+        self.twin_ = sharing_weights(net)
+        tuner = TunedExitClassifierCV(net, max_drop=0.9, confidence=None, cv="prefit")
+        self.tuned_ = tuner.fit(TEXTS, LABELS)
+
+
+def test_what_a_callback_makes_of_the_classifier_has_exits_of_its_own(fitted):
+    tunes = Tunes()
+    clf = clone(fitted).set_params(callbacks=[tunes], max_epochs=1, exit_layer=1)
+    clf.set_params(exit_layer=None).fit(TEXTS, LABELS)
+    assert tunes.tuned_.cost_ < 4
+    assert tunes.tuned_.exit_layers(TEXTS).mean() == tunes.tuned_.cost_
+    tunes.twin_.set_params(exit_layer=2)
+    assert set(tunes.twin_.exit_layers(TEXTS)) == {2}
 
 
 class SetsExit(Callback):

@@ -4,6 +4,7 @@ Tolerances: 1e-5 for probabilities where batches differ in shape, since single
 precision then sums in another order; none where the same numbers are computed.
 """
 
+import copy
 import threading
 
 import numpy as np
@@ -235,6 +236,27 @@ def test_predictions_are_the_likeliest_classes(fitted, binary):
             best = classifier.predict_proba(TEXTS, layer).argmax(axis=1)
             predicted = classifier.predict(TEXTS, layer)
             assert (classifier.classes_[best] == predicted).all()
+
+
+@pytest.mark.parametrize("threshold", [None, 0.4])
+def test_logarithms_of_probabilities(fitted, threshold):
+    clf = sharing_weights(fitted).set_params(exit_threshold=threshold)
+    np.testing.assert_allclose(
+        np.exp(clf.predict_log_proba(TEXTS)), clf.predict_proba(TEXTS), rtol=1e-12
+    )
+    np.testing.assert_array_equal(
+        clf.predict_log_proba(TEXTS, exit_layer=1),
+        clf.set_params(exit_layer=1).predict_log_proba(TEXTS),
+    )
+
+
+def test_logarithms_are_finite_where_probabilities_underflow(fitted):
+    clf = copy.deepcopy(fitted)
+    with torch.no_grad():
+        clf.module_.heads[-1].classifier.bias[0] += 2000.0
+    assert (clf.predict_proba(TEXTS)[:, 1:] == 0).all()
+    log_proba = clf.predict_log_proba(TEXTS)
+    assert np.isfinite(log_proba).all() and (log_proba[:, 1:] < -1000).all()
 
 
 def test_scores_before_the_softmax(fitted):
