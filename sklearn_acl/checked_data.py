@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .containers import reject_containers
-from .label_columns import label_column_of
+from .label_columns import label_column_of, reject_label_copy
 from .labels import encode_labels
 from .text import Texts, check_texts
 from .weights import training_weights
@@ -54,6 +54,8 @@ def check_training_data(
     X, y, label_column = take_labels(X, y, columns)
     texts = check_texts(X, columns=columns, n_columns=n_columns, exclude=label_column)
     codes, classes = encode_labels(y, classes=classes, n_rows=len(texts))
+    if columns is None:
+        reject_label_copy(texts, codes, classes, n_columns=n_columns)
     weights = training_weights(codes, classes, class_weight, sample_weight)
     return CheckedData(texts, codes, classes, weights)
 
@@ -97,6 +99,8 @@ def check_held_out(held_out, *, columns, n_columns, classes, name="validation_da
         codes, _ = encode_labels(y, classes=classes, n_rows=len(texts))
     except (TypeError, ValueError) as error:
         raise type(error)(f"In {name}: {error}") from error
+    if columns is None:
+        reject_label_copy(texts, codes, classes, n_columns=n_columns, name=f"{name}[0]")
     return CheckedData(texts, codes, classes, None)
 
 

@@ -31,6 +31,7 @@ from .inference import (
     resolve_exit_layer,
     warn_truncated,
 )
+from .label_columns import reject_label_copy
 from .labels import DecodedLabels, decode_labels, encode_labels
 from .net import UNUSED_PARAMETERS, MultiExitNet, may_be_parameter
 from .parameters import check_batch_size, check_parameters, resolve_device
@@ -74,7 +75,8 @@ class ACLClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MultiExit
         their nearest class mean, as a logistic regression on them, or at random.
     text_columns : str or list of str, default=None
         The one or two text columns of a DataFrame or `datasets.Dataset`. None takes
-        the text columns that there are.
+        the text columns that there are, and refuses two of which one tells the same
+        as `y`.
     max_length : int, default=None
         Longest text in tokens; the rest is not read, and a warning says for how many.
         None is the limit of the model.
@@ -693,6 +695,8 @@ class ACLClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MultiExit
         X, y, label_column = take_labels(X, y, self.text_columns_)
         texts = self._check_new_texts(X, exclude=label_column)
         codes, classes = encode_labels(y, n_rows=len(texts), require_two=False)
+        if self.text_columns_ is None:
+            reject_label_copy(texts, codes, classes, n_columns=self.n_text_columns_)
         labels = decode_labels(codes, classes)
         predicted = self.predict(texts, exit_layer)
         return float(accuracy_score(labels, predicted, sample_weight=sample_weight))

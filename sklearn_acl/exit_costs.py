@@ -23,9 +23,17 @@ def take_rows(values, rows):
     dataset, names = dataset_of(values, None)
     if dataset is None:
         (values,) = indexable(values)  # an array of what only numpy can read
+        if _is_pandas_array(values):
+            return values.take(rows)
         return _safe_indexing(values, rows)
     part = dataset.select(rows)
     return part if names is None else part[names[0]]
+
+
+def _is_pandas_array(values):
+    """Whether this is what `values` of a pandas Series may be, or an Index."""
+    is_pandas = type(values).__module__.split(".")[0] == "pandas"
+    return is_pandas and not hasattr(values, "iloc")
 
 
 def exit_costs(cost, estimator, X, layers):

@@ -6,6 +6,8 @@ from .containers import dataset_of, is_from, read_columns
 
 # Rows of a Dataset read at a time.
 _CHUNK_ROWS = 10_000
+# Rows compared with the labels first: nearly always enough to see a text differ.
+_FIRST_ROWS = 100
 _STRINGS = ("string", "large_string")
 _PLAIN = (*_STRINGS, "bool", "int8", "int16", "int32", "int64", "uint8", "uint16")
 _PLAIN += ("uint32", "uint64", "float32", "float64")
@@ -80,6 +82,85 @@ def label_column_of(X, y, columns):
         f"y is named {name!r} and so is a column of X, but their values differ: is "
         "that column a text? Name the texts with text_columns=, or pass X without it."
     )
+
+
+def reject_label_copy(texts, codes, classes, *, n_columns=None, name="X"):
+    """Raise if one of two columns that nobody named as texts tells what y tells.
+
+    Labels without a name, such as ``df["label"].values`` or those that scikit-learn
+    has numbered, are not recognised as a column of X, which would then be read as a
+    text and give them away. An equal column may yet be a text: the caller decides.
+
+    Parameters
+    ----------
+    texts : Texts
+    codes : ndarray of shape (n_samples,), dtype int64
+        Positions of the labels in `classes`.
+    classes : ndarray of shape (n_classes,)
+    n_columns : int or None
+        Number of text columns, where an earlier fit decided it.
+    name : str, default="X"
+        What `texts` were read from, for messages.
+
+    Raises
+    ------
+    ValueError
+        If the labels are a one-to-one renaming of a column. One without any repeated
+        value, or with a single one, always is: then only equal values count.
+    """
+    if texts.n_columns < 2 or texts.column_names is None:
+        return
+    copies = _label_copies(texts, codes, classes)
+    if not copies:
+        return
+    names = list(texts.column_names)
+    label = copies[-1]  # of two, more often the last
+    (other,) = [column for column in names if column != label]
+    if n_columns is None:
+        advice = (
+            f"Name the texts: text_columns={[other]!r} leaves it out, "
+            f"text_columns={names!r} reads both."
+        )
+        if isinstance(label, str):  # y=0 would be no name
+            advice += f" Or pass y={label!r} if it is the column of labels."
+    else:  # of a fit on pairs without names: no parameter chooses columns any more
+        advice = "If both columns are texts, pass pairs as fit saw: list(zip(a, b))."
+    raise ValueError(
+        f"Column {label!r} of {name} tells the same as y in every row; as one text of "
+        f"each pair it would give the labels away. {advice}"
+    )
+
+
+def _label_copies(texts, codes, classes):
+    """Names of the columns that y equals or, if there is none, renames."""
+    pairs = {name: set() for name in texts.column_names}
+    for start, stop in _growing_chunks(len(codes)):
+        columns = zip(texts.column_names, texts.slice(start, stop), strict=True)
+        for name, values in columns:
+            if name in pairs:
+                pairs[name].update(zip(values, codes[start:stop].tolist(), strict=True))
+                if not _is_one_to_one(pairs[name]):
+                    del pairs[name]
+        if not pairs:
+            return []
+    equal = [
+        name
+        for name, found in pairs.items()
+        if all(value == str(classes[code]) for value, code in found)
+    ]
+    return equal or [name for name in pairs if 1 < len(pairs[name]) < len(codes)]
+
+
+def _growing_chunks(n_rows):
+    start, size = 0, min(_FIRST_ROWS, _CHUNK_ROWS)
+    while start < n_rows:
+        yield start, start + size
+        start, size = start + size, min(2 * size, _CHUNK_ROWS)
+
+
+def _is_one_to_one(pairs):
+    values, codes = map(set, zip(*pairs, strict=True))
+    return len(values) == len(codes) == len(pairs)
 
 
 def _is_column(y):

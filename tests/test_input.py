@@ -1,5 +1,7 @@
 """Every container, label and odd text trains and predicts as a plain list does."""
 
+import itertools
+import re
 import warnings
 
 import datasets
@@ -9,11 +11,17 @@ import polars as pl
 import pyarrow as pa
 import pytest
 import torch
+from sklearn.ensemble import StackingClassifier, VotingClassifier
 from sklearn.metrics import log_loss
+from sklearn.model_selection import cross_val_predict
+from sklearn.preprocessing import LabelEncoder
 from sklearn.utils.class_weight import compute_sample_weight
 from tiny import LABELS, TEXTS
 
 from sklearn_acl import ACLClassifier
+from sklearn_acl.exit_costs import take_rows
+from sklearn_acl.label_columns import reject_label_copy
+from sklearn_acl.text import DatasetTexts, Texts, check_texts
 
 X, Y = TEXTS[:9], LABELS[:9]
 PAIRS = list(zip(X, X[::-1], strict=True))
@@ -242,6 +250,187 @@ def test_missing_labels_of_a_column_are_said_to_be_missing(make):
             make().fit(data, data["label"][2:])
 
 
+# -- labels that are a column of the table and do not say so ---------------------------
+
+CODES = LabelEncoder().fit_transform(Y)
+NAMELESS = {
+    "array": lambda: np.array(Y),
+    "list": lambda: list(Y),
+    "numbers": lambda: CODES,
+    "floats": lambda: CODES + 1.0,
+    "Series without a name": lambda: pd.Series(Y),
+    "Series of another name": lambda: pd.Series(CODES, name="target"),
+    "polars array": lambda: pl.Series(Y).to_numpy(),
+    "Dataset rows": lambda: dataset(label=Y)["label"][:],
+    "column of another Dataset": lambda: dataset(y=CODES)["y"],
+    "pyarrow column": lambda: pa.table({"label": Y})["label"],
+}
+GIVEN_AWAY = "Column {!r} of {} tells the same as y in every row; as one text of each "
+GIVEN_AWAY += "pair it would give the labels away. "
+NAME_THEM = GIVEN_AWAY.format("label", "X") + (
+    "Name the texts: text_columns=['text'] leaves it out, text_columns=['text', "
+    "'label'] reads both. Or pass y='label' if it is the column of labels."
+)
+
+
+def raises(message):
+    return pytest.raises(ValueError, match=f"^{re.escape(message)}$")
+
+
+@pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
+@pytest.mark.parametrize("labels", NAMELESS.values(), ids=NAMELESS)
+def test_a_column_that_tells_the_labels_is_refused(make, fitted, table, labels):
+    data = table(text=X, label=Y)
+    with raises(NAME_THEM):
+        make().fit(data, labels())
+    with raises(NAME_THEM):
+        make().partial_fit(data, labels())
+    named = make(text_columns="text").fit(data, labels())
+    np.testing.assert_array_equal(named.predict_proba(X), fitted.predict_proba(X))
+
+
+@pytest.mark.filterwarnings("ignore:The held-out texts set no temperature")
+@pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
+def test_naming_both_columns_reads_both(make, table):
+    data = table(text=X, label=Y)
+    pairs = make().fit(list(zip(X, Y, strict=True)), CODES)
+    named = make(text_columns=["text", "label"])
+    assert_same_model(named.fit(data, CODES, validation_data=(data, CODES)), pairs)
+    assert named.score(data, CODES) == pairs.score(list(zip(X, Y, strict=True)), CODES)
+    named.partial_fit(data, CODES).calibrate_exits(data, CODES)
+
+
+def test_columns_whose_names_are_numbers(make):
+    frame = pd.DataFrame({0: X, 1: Y})
+    advice = "Name the texts: text_columns=[0] leaves it out, text_columns=[0, 1] "
+    with raises(GIVEN_AWAY.format(1, "X") + advice + "reads both."):
+        make().fit(frame, CODES)
+    assert make(text_columns=[0]).fit(frame, CODES).text_columns_ == (0,)
+    assert make().fit(frame, frame[1]).text_columns_ == (0,)
+
+
+def test_the_column_of_pyarrow_itself_is_not_read_as_a_text(make):
+    for data in (pa.table, pa.record_batch):
+        data = data({"text": X, "label": Y})
+        with raises(NAME_THEM):
+            make().fit(data, data.column("label"))
+
+
+@pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
+def test_a_second_column_of_labels_is_refused_too(make, table):
+    data = table(text=X, label=Y, code=[f"class {code}" for code in CODES])
+    with raises(NAME_THEM.replace("label'", "code'")):
+        make().fit(data, "label")
+
+
+NESTED = {
+    "cross_val_predict": lambda classifier, texts, labels: cross_val_predict(
+        classifier, texts, labels, cv=2, method="predict_proba"
+    ),
+    "VotingClassifier": lambda classifier, texts, labels: (
+        VotingClassifier([("clf", classifier)], voting="soft")
+        .fit(texts, labels)
+        .predict_proba(texts)
+    ),
+    "StackingClassifier": lambda classifier, texts, labels: (
+        StackingClassifier([("clf", classifier)], cv=2)
+        .fit(texts, labels)
+        .predict_proba(texts)
+    ),
+}
+
+
+@pytest.mark.parametrize("predict", NESTED.values(), ids=NESTED)
+def test_labels_that_scikit_learn_has_numbered(make, predict):
+    frame = pd.DataFrame({"text": X, "label": Y})
+    with raises(NAME_THEM):
+        predict(make(n_layers=1), frame, frame["label"])
+    named = predict(make(n_layers=1, text_columns="text"), frame, frame["label"])
+    np.testing.assert_array_equal(named, predict(make(n_layers=1), X, Y))
+
+
+def check_for_labels(columns, labels):
+    classes, codes = np.unique(labels, return_inverse=True)
+    reject_label_copy(Texts(*columns, ("a", "b")), codes, classes)
+
+
+@pytest.mark.parametrize("chunk", [3, 10_000])
+@pytest.mark.parametrize("where", [0, 1])
+@pytest.mark.parametrize("n_rows", [1, 2, 3, 7])
+def test_columns_are_compared_with_every_row(n_rows, where, chunk, monkeypatch):
+    monkeypatch.setattr("sklearn_acl.label_columns._CHUNK_ROWS", chunk)
+    text, rows = [f"text {row}" for row in range(n_rows)], range(n_rows)
+    outcomes = []
+    for values in itertools.product("abc", repeat=min(n_rows, 4)):
+        column = (list(values) * n_rows)[:n_rows]
+        for label_of in ("xxy", "xyz", "aab", "abc", "acb"):
+            labels = [label_of["abc".index(value)] for value in column]
+            labels[-1] = label_of[0]
+            # the slow reference: all pairs of rows
+            is_renamed = all(
+                (column[i] == column[j]) == (labels[i] == labels[j])
+                for i, j in itertools.product(rows, rows)
+            )
+            tells = is_renamed and 1 < len(set(labels)) < n_rows
+            expected = tells or column == labels
+            columns = (column, text) if where == 0 else (text, column)
+            try:
+                check_for_labels(columns, labels)
+                refused = False
+            except ValueError as error:
+                refused = f"Column {'ab'[where]!r} of X" in str(error)
+            assert refused == expected, (column, labels)
+            outcomes.append(refused)
+    assert len(set(outcomes)) == 2
+
+
+@pytest.mark.parametrize("row", [0, 99, 100, 299, 300, 449])
+def test_one_row_that_differs_makes_a_text(row):
+    labels, text = ["no", "yes", "maybe"] * 150, list(map(str, range(450)))
+    copy = [label.upper() for label in labels]
+    with pytest.raises(ValueError, match="^Column 'b' of X tells the same as y"):
+        check_for_labels((text, copy), labels)
+    for other in ("YES" if copy[row] != "YES" else "NO", "something else"):
+        check_for_labels((text, [*copy[:row], other, *copy[row + 1 :]]), labels)
+
+
+def test_rows_that_all_differ_are_no_evidence_unless_equal(make):
+    frame = pd.DataFrame({"text": X[:3], "label": ["u", "v", "w"]})
+    pairs = make().fit(frame, [5, 3, 4])
+    assert pairs.n_text_columns_ == 2
+    with raises(NAME_THEM):
+        make().fit(frame, frame["label"].to_numpy())
+    with raises(NAME_THEM):  # one class: in its values, a column of one value
+        make(classes=["u", "v"]).fit(frame.assign(label="u"), ["u"] * 3)
+
+
+def test_few_rows_tell_a_large_dataset_from_its_labels(monkeypatch):
+    n_rows = 20_000
+    data = dataset(a=list(map(str, range(n_rows))), b=["same"] * n_rows)
+    texts, read = check_texts(data), []
+
+    def spy(start, stop):
+        read.append(stop - start)
+        return DatasetTexts.slice(texts, start, stop)
+
+    monkeypatch.setattr(texts, "slice", spy)
+    reject_label_copy(texts, np.arange(n_rows) % 2, np.array(["no", "yes"]))
+    assert sum(read) <= 100
+
+
+@pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
+def test_held_out_labels_are_not_read_as_texts(make, fitted_pairs, table):
+    data = table(text=X, label=Y)
+    advice = "If both columns are texts, pass pairs as fit saw: list(zip(a, b))."
+    message = GIVEN_AWAY.format("label", "{}") + advice
+    with raises(message.format("validation_data[0]")):
+        make().fit(PAIRS, Y, validation_data=(data, Y))
+    with raises(message.format("(X, y)[0]")):
+        fitted_pairs.calibrate_exits(data, Y)
+    with raises(message.format("X")):
+        make().fit(PAIRS, Y).partial_fit(data, Y)
+
+
 @pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
 def test_validation_data_from_a_table(make, table):
     data, more = table(text=X, label=Y), (TEXTS[9:13], LABELS[9:13])
@@ -325,6 +514,17 @@ def test_labels(make, fitted, y, classes, kind):
     assert (classifier.classes_[proba.argmax(axis=1)] == predicted).all()
     np.testing.assert_array_equal(proba, fitted.predict_proba(X))
     assert classifier.score(X, y) == fitted.score(X, Y)
+
+
+def test_class_labels_of_a_dataset_are_its_integers(make):
+    kinds = {"text": datasets.Value("string"), "label": datasets.ClassLabel(names=SOME)}
+    data = datasets.Dataset.from_dict(
+        {"text": X, "label": labelled(0, 1, 2)}, features=datasets.Features(kinds)
+    )
+    for labels in ("label", data["label"], data["label"][:]):
+        classifier = make(n_layers=1).fit(data, labels)
+        assert classifier.classes_.tolist() == [0, 1, 2]
+        assert classifier.text_columns_ == ("text",)
 
 
 BOOLS = [label == "food" for label in Y]
@@ -628,6 +828,23 @@ def test_predicting_many_rows_takes_little_memory(make, peak, monkeypatch):
     assert (large - small) / 3600 < 24 + 40
 
 
+@pytest.mark.parametrize("threshold", [None, 0.5])
+def test_labels_of_many_classes_take_little_memory(make, peak, monkeypatch, threshold):
+    monkeypatch.setattr("sklearn_acl.inference.CHUNK_ROWS", 300)
+    few, many = rows(600), rows(1800)
+    names = ["food", "sport", "weather", *(f"class {i}" for i in range(97))]
+    classifier = make(n_layers=2, batch_size=100, classes=names).fit(few, "label")
+    classifier.set_params(exit_threshold=threshold)
+
+    def per_row(method, **kwargs):
+        small, large = (peak(lambda x=x: method(x, **kwargs)) for x in (few, many))
+        return (large - small) / 1200
+
+    # a hundred probabilities take 800 bytes
+    assert per_row(classifier.predict, return_exit_layers=True) < 200
+    assert per_row(classifier.exit_layers) < 100
+
+
 def test_fitting_many_rows_takes_little_memory(make, peak, tmp_path, monkeypatch):
     monkeypatch.setattr("sklearn_acl.label_columns._CHUNK_ROWS", 500)
 
@@ -646,3 +863,22 @@ def test_fitting_many_rows_takes_little_memory(make, peak, tmp_path, monkeypatch
     large = peak(lambda: make(**settings).fit(many, "label"))
     # a label as a Python string takes 97 bytes, in an array 192; its code takes 8
     assert (large - small) / 4500 < 80
+
+
+@pytest.mark.parametrize(
+    "container",
+    [
+        list,
+        np.array,
+        pd.Series,
+        lambda values: pd.Series(values).values,  # strings of pandas' own
+        lambda values: pd.Series(values, index=values).astype("category").values,
+        pd.Index,
+        pl.Series,
+        lambda values: datasets.Dataset.from_dict({"a": values})["a"],
+    ],
+)
+def test_rows_are_taken_by_position_from_any_container(container):
+    values = ["d", "b", "c", "a"]
+    part = take_rows(container(values), np.array([2, 0]))
+    assert list(part) == ["c", "d"]
