@@ -9,6 +9,7 @@ from numbers import Integral, Real
 from typing import NamedTuple
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 
 def normalized_entropy(proba):
@@ -26,6 +27,8 @@ def normalized_entropy(proba):
     """
     from scipy.special import entr
 
+    # how a sum is rounded depends on the layout in memory: let it be one and the same
+    proba = np.ascontiguousarray(proba)
     return np.clip(entr(proba).sum(axis=-1) / np.log(proba.shape[-1]), 0.0, 1.0)
 
 
@@ -79,6 +82,35 @@ def _has_low_entropy_steadily(proba, threshold, patience):
     return (normalized_entropy(proba[-patience:]) < threshold).all(axis=0)
 
 
+def _confidence_at_exits(proba, patience):
+    return highest_probability(proba)
+
+
+def _entropy_at_exits(proba, patience):
+    return normalized_entropy(proba)
+
+
+def _steady_confidence_at_exits(proba, patience):
+    predicted = proba.argmax(axis=-1)
+    has_changed = np.ones(predicted.shape, dtype=bool)  # the first has none before it
+    has_changed[1:] = predicted[1:] != predicted[:-1]
+    is_unsteady = _highest_of_last(has_changed, patience, before=True)
+    return np.where(is_unsteady, -np.inf, highest_probability(proba))
+
+
+def _steady_entropy_at_exits(proba, patience):
+    return _highest_of_last(normalized_entropy(proba), patience, before=np.inf)
+
+
+def _highest_of_last(values, length, before):
+    """Highest of each `length` exits in a row; `before` where there are fewer."""
+    highest = np.full_like(values, before)
+    if len(values) >= length:
+        windows = sliding_window_view(values, length, axis=0)
+        highest[length - 1 :] = windows.max(axis=-1)
+    return highest
+
+
 class ExitRule(NamedTuple):
     """A built-in rule, and what is known about its threshold.
 
@@ -92,20 +124,31 @@ class ExitRule(NamedTuple):
         (...), in [0, 1].
     higher_is_later : bool
         Whether a higher threshold keeps texts longer.
+    at_exits : callable
+        ``at_exits(proba, patience)`` is what decides at every exit whether texts leave:
+        `value`, as the exits before it and patience change it; of shape (n_exits,
+        n_samples), infinite where no threshold lets a text leave.
     """
 
     fires: Callable
     value: Callable
     higher_is_later: bool
+    at_exits: Callable
 
 
 #: Built-in rules by name. Comparisons are strict: a confidence of 1 and an entropy of 0
 #: as the threshold never let a text leave early.
 EXIT_RULES = {
-    "confidence": ExitRule(_is_confident, highest_probability, True),
-    "entropy": ExitRule(_has_low_entropy, normalized_entropy, False),
-    "patience": ExitRule(_predicts_steadily, highest_probability, True),
-    "patience_entropy": ExitRule(_has_low_entropy_steadily, normalized_entropy, False),
+    "confidence": ExitRule(
+        _is_confident, highest_probability, True, _confidence_at_exits
+    ),
+    "entropy": ExitRule(_has_low_entropy, normalized_entropy, False, _entropy_at_exits),
+    "patience": ExitRule(
+        _predicts_steadily, highest_probability, True, _steady_confidence_at_exits
+    ),
+    "patience_entropy": ExitRule(
+        _has_low_entropy_steadily, normalized_entropy, False, _steady_entropy_at_exits
+    ),
 }
 
 
@@ -171,6 +214,56 @@ def first_exits(proba, rule, threshold, patience=1):
     return positions
 
 
+def first_exits_along(proba, rule, thresholds, patience=1):
+    """`first_exits` for many thresholds of one rule.
+
+    What a built-in rule compares with them is computed once, for all exits.
+
+    Parameters
+    ----------
+    proba, rule, patience
+        As in `first_exits`.
+    thresholds : iterable of float
+
+    Yields
+    ------
+    positions : ndarray of shape (n_samples,), dtype int64
+        Of each threshold in turn.
+    """
+    if callable(rule):
+        for threshold in thresholds:
+            yield first_exits(proba, rule, threshold, patience)
+        return
+    values = EXIT_RULES[rule].at_exits(proba[:-1], patience)
+    # the furthest so far: once past a threshold, past it at all later exits. fmax and
+    # fmin pass over exits without numbers, which let no text leave.
+    higher_is_later = EXIT_RULES[rule].higher_is_later
+    furthest = (np.fmax if higher_is_later else np.fmin).accumulate(values)
+    for threshold in thresholds:
+        is_past = furthest > threshold if higher_is_later else furthest < threshold
+        yield len(values) - np.count_nonzero(is_past, axis=0)
+
+
+def earliest_exit(rule, patience):
+    """Position of the first exit at which a rule can let a text leave, from 0.
+
+    Parameters
+    ----------
+    rule : str or callable
+    patience : int
+
+    Returns
+    -------
+    position : int
+    """
+    return {"patience": patience, "patience_entropy": patience - 1}.get(rule, 0)
+
+
+def is_exit_rule(rule):
+    """Whether something can be an exit rule: the name of one, or a function."""
+    return callable(rule) or (isinstance(rule, str) and rule in EXIT_RULES)
+
+
 def check_exit_rule(rule, threshold, patience):
     """Check the parameters of the adaptive exit.
 
@@ -188,7 +281,7 @@ def check_exit_rule(rule, threshold, patience):
     TypeError, ValueError
         Naming the parameter, its value and what it may be.
     """
-    if not callable(rule) and not (isinstance(rule, str) and rule in EXIT_RULES):
+    if not is_exit_rule(rule):
         names = ", ".join(map(repr, EXIT_RULES))
         raise ValueError(
             f"exit_rule={rule!r} must be one of {names}, or a function "

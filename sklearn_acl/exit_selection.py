@@ -5,12 +5,14 @@ sequence, from the one that keeps texts longest to the one that lets them go fir
 order is that of the thresholds and never looks at a calibration text.
 """
 
+from itertools import groupby
 from numbers import Integral, Real
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
 
-from .exit_rules import EXIT_RULES, check_exit_rule, first_exits
+from .exit_rules import EXIT_RULES, first_exits_along, is_exit_rule
 from .risk import binomial_p_value, fixed_sequence_test
 
 RISKS = ("disagreement", "score")
@@ -61,8 +63,13 @@ def check_rules(rules, thresholds):
             "['confidence']; None in it stands for fixed exits."
         )
     for rule in rules:
-        if rule is not None:
-            check_exit_rule(rule, None, patience=1)
+        if rule is not None and not is_exit_rule(rule):
+            names = ", ".join(map(repr, EXIT_RULES))
+            raise ValueError(
+                f"rules={rules!r:.200} has {rule!r}, but each must be one of {names}, "
+                "a function rule(proba, threshold) that returns True or False for one "
+                "text, or None for fixed exits."
+            )
         _check_hashable(rule)
     if len(set(rules)) < len(rules):
         raise ValueError(f"rules={rules!r} names a rule twice.")
@@ -102,11 +109,22 @@ def ordered_thresholds(rule, thresholds):
     Returns
     -------
     thresholds : list of float
+
+    Raises
+    ------
+    ValueError
+        Naming `thresholds`, its value and what it may be.
     """
     if isinstance(thresholds, dict):
+        if callable(rule) and rule not in thresholds:
+            raise ValueError(
+                f"thresholds={thresholds!r:.200} has no entry for the rule {rule!r}, "
+                "which is a function: add {rule: [...]}, the one that keeps texts "
+                "longest first."
+            )
         thresholds = thresholds.get(rule, 100)
-    if isinstance(thresholds, Integral):
-        if isinstance(thresholds, bool) or thresholds < 1:
+    if isinstance(thresholds, Integral) and not isinstance(thresholds, bool):
+        if thresholds < 1:
             raise ValueError(f"thresholds={thresholds!r} must be at least 1.")
         if callable(rule):
             raise ValueError(
@@ -123,8 +141,8 @@ def ordered_thresholds(rule, thresholds):
         if not (np.isfinite(value) if callable(rule) else 0 <= value <= 1):
             wanted = "finite" if callable(rule) else "in [0, 1]"
             raise ValueError(
-                f"thresholds={thresholds!r:.60}: exit_threshold={value!r} must be "
-                f"{wanted} for the rule {rule!r}."
+                f"thresholds={thresholds!r:.60} has {value!r}, but those of the rule "
+                f"{rule!r} must be {wanted}."
             )
     if callable(rule):
         return values
@@ -139,9 +157,10 @@ def _as_numbers(thresholds):
         for value in values.flat
     )
     if values.ndim != 1 or not values.size or not are_numbers:
+        kind = " (a bool)" if isinstance(thresholds, (bool, np.bool_)) else ""
         raise ValueError(
-            f"thresholds={thresholds!r:.60} must be an integer, a list of numbers, or "
-            "a dict from rule to either."
+            f"thresholds={thresholds!r:.60}{kind} must be an integer, a list of "
+            "numbers, or a dict from rule to either."
         )
     return values.astype(float).tolist()
 
@@ -209,8 +228,7 @@ def evaluate(
     layers = np.asarray(layers)
     n_losses = np.empty(len(candidates), dtype=np.int64)
     mean_layer, cost, scores = np.full((3, len(candidates)), np.nan)
-    for i, candidate in enumerate(candidates):
-        exits = _exits_of(candidate, proba, patience)
+    for i, exits in enumerate(_exits_of_each(candidates, proba, patience)):
         answers = predicted[exits, rows]
         n_losses[i] = np.count_nonzero(_losses(answers, predicted[-1], codes, risk))
         mean_layer[i] = layers[exits].mean()
@@ -228,10 +246,16 @@ def evaluate(
     )
 
 
-def _exits_of(candidate, proba, patience):
-    if candidate.rule is None:
-        return np.full(proba.shape[1], candidate.position)
-    return first_exits(proba, candidate.rule, candidate.threshold, patience)
+def _exits_of_each(candidates, proba, patience):
+    """Yield the exit of every text, for each candidate in turn."""
+    for _, sequence in groupby(candidates, key=attrgetter("sequence")):
+        sequence = list(sequence)
+        rule = sequence[0].rule
+        if rule is None:
+            yield from (np.full(proba.shape[1], c.position) for c in sequence)
+        else:
+            thresholds = [c.threshold for c in sequence]
+            yield from first_exits_along(proba, rule, thresholds, patience)
 
 
 def _losses(answers, full_depth, codes, risk):

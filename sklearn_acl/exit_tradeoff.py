@@ -9,7 +9,7 @@ from numbers import Integral
 import numpy as np
 
 from .exit_costs import seconds_per_text
-from .exit_rules import EXIT_RULES, check_exit_rule, first_exits
+from .exit_rules import EXIT_RULES, check_exit_rule, first_exits, first_exits_along
 from .exit_selection import ordered_thresholds
 from .inference import resolve_exit_layer
 from .plotting import score_label
@@ -72,7 +72,7 @@ def tradeoff_of_rules(
     used, costs, scores = [], [], []
     for rule in rules:
         along = thresholds_along(proba, rule, patience, thresholds)
-        positions = [first_exits(proba, rule, value, patience) for value in along]
+        positions = list(first_exits_along(proba, rule, along, patience))
         answers = [proba[at, rows] for at in positions]
         used.append(along)
         costs.append(np.array([layers[at].mean() for at in positions]))
@@ -116,7 +116,7 @@ def thresholds_along(proba, rule, patience, thresholds):
         For a rule, patience or threshold that cannot be used.
     """
     check_exit_rule(rule, None, patience)
-    if isinstance(thresholds, dict):
+    if isinstance(thresholds, dict) and not callable(rule):
         thresholds = thresholds.get(rule)
     if thresholds is None:
         thresholds = 20

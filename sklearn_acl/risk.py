@@ -30,7 +30,8 @@ def binomial_p_value(n_losses, n_samples, level):
     """
     from scipy.special import bdtr
 
-    return bdtr(n_losses, n_samples, level)
+    # a NumPy scalar of lower precision would choose a loop that takes no counts
+    return bdtr(n_losses, n_samples, float(level))
 
 
 def hoeffding_bentkus_p_value(mean_loss, n_samples, level):
@@ -55,7 +56,7 @@ def hoeffding_bentkus_p_value(mean_loss, n_samples, level):
     """
     from scipy.special import rel_entr
 
-    mean_loss = np.asarray(mean_loss, dtype=float)
+    mean_loss, level = np.asarray(mean_loss, dtype=float), float(level)
     low = np.minimum(mean_loss, level)
     divergence = rel_entr(low, level) + rel_entr(1 - low, 1 - level)
     hoeffding = np.exp(-n_samples * divergence)
@@ -101,6 +102,7 @@ def smallest_n(level, alpha):
     n_samples : int
         The smallest n with ``(1 - level)**n <= alpha``.
     """
+    level, alpha = float(level), float(alpha)
     n_samples = max(int(np.log(alpha) / np.log1p(-level)) - 1, 1)
     while binomial_p_value(0, n_samples, level) > alpha:
         n_samples += 1
@@ -128,5 +130,5 @@ def binomial_upper_bound(n_losses, n_samples, alpha):
 
     n_losses = np.asarray(n_losses)
     rest = np.maximum(n_samples - n_losses, 1)  # of no matter where all are losses
-    bound = betaincinv(n_losses + 1, rest, 1 - alpha)
+    bound = betaincinv(n_losses + 1, rest, 1 - float(alpha))
     return np.where(n_losses < n_samples, bound, 1.0)[()]

@@ -44,8 +44,8 @@ from .tuning_checks import (
     reservations,
     smallest_calibration,
 )
-from .tuning_choice import choose, figures, results_of, warn_of_full_depth
-from .tuning_splits import calibration_splits, is_random_draw
+from .tuning_choice import choose, figures, results_of, warn_of_choice
+from .tuning_splits import calibration_splits, obstacle
 from .user_code import stacklevel
 
 
@@ -69,7 +69,8 @@ class TunedExitClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         is to stay so in cross-validation and searches: in a `FrozenEstimator`.
     max_drop : float, default=0.01
         The highest risk that is allowed: in (0, 1) or, without `confidence`, also 0.
-        With `scoring` the highest drop of the score, any number of at least 0.
+        With `scoring` the highest drop of the score, any number of at least 0, up to
+        rounding.
     confidence : float, default=0.95
         Probability, over the draw of the calibration texts, with which the risk is at
         most `max_drop`. None goes by the plain estimate of the risk, without a
@@ -135,12 +136,15 @@ class TunedExitClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         Number of exits in a row, for the rules that count them.
     guaranteed_ : bool
         Whether the risk is at most `max_drop` with the given confidence. True for full
-        depth, too, where nothing else could be certified.
+        depth, too, where nothing else could be certified. False, with a warning, where
+        `cv` or `refit` do not allow it, and for texts stratified by label if ``1 -
+        confidence`` is above a quarter per rule.
     risk_ : float
         Share of the calibration texts with a loss; with `scoring`, the drop.
     risk_bound_ : float
-        Upper confidence bound of the risk of this candidate taken on its own. What is
-        guaranteed is `max_drop`, which is not below it. NaN without a guarantee.
+        Upper confidence bound of the risk of this candidate taken on its own, of level
+        ``1 - (1 - confidence) / len(rules)``. What is guaranteed is `max_drop`, which
+        is not below it. 0 at full depth; NaN without a guarantee.
     cost_ : float
         Mean cost over the calibration texts.
     measured_time_ : float
@@ -274,8 +278,9 @@ class TunedExitClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         -----
         UserWarning
             If there is no guarantee where one was asked for, if the calibration texts
-            are too few to certify anything, if full depth stays in use, and if what was
-            chosen takes longer than `max_time`.
+            are too few to certify anything, if full depth stays in use, if
+            `exit_patience` is too high for a rule to fire, and if what was chosen takes
+            longer than `max_time`.
         """
         _raise_for_params(params, self, None)
         # 1. what is asked for, and whether so many texts can give it
@@ -284,14 +289,12 @@ class TunedExitClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         y = flat_labels(y, labels)
         routed = process_routing(self, "fit", **params)
         splits = calibration_splits(self, X, labels, routed["splitter"].split)
-        has_guarantee = (
-            asks_guarantee(self)
-            and is_random_draw(self.cv, len(splits))
-            and not self.refit
-        )
+        is_asked = asks_guarantee(self)
+        in_the_way = obstacle(self, len(splits)) if is_asked else None
+        has_guarantee = is_asked and in_the_way is None
         n_calibration = sum(len(held_out) for _, held_out in splits)
         n_required = smallest_calibration(self)
-        for message in reservations(self, has_guarantee, n_calibration, n_required):
+        for message in reservations(self, in_the_way, n_calibration, n_required):
             warnings.warn(message, UserWarning, stacklevel=stacklevel())
 
         # 2. fit, and see what the candidates do on texts that were held out
@@ -308,7 +311,7 @@ class TunedExitClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         layers = _layers_in_use(estimator)
         candidates = make_candidates(self.rules, self.thresholds, len(layers))
         choice = choose(self, candidates, layers, pool(evaluations))
-        warn_of_full_depth(self, choice, estimator, n_required)
+        warn_of_choice(self, choice, estimator, n_required)
 
         # 4. the classifier that predicts
         if self.refit:

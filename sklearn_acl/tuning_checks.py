@@ -123,7 +123,7 @@ def asks_guarantee(tuner):
 
 def alpha_of_a_rule(tuner):
     """Probability of an error that each rule's sequence of tests is allowed."""
-    return (1 - tuner.confidence) / len(tuner.rules)
+    return (1 - float(tuner.confidence)) / len(tuner.rules)
 
 
 def smallest_calibration(tuner):
@@ -234,14 +234,14 @@ def columns_of(labels, classes):
     return codes
 
 
-def reservations(tuner, has_guarantee, n_calibration, n_required):
+def reservations(tuner, obstacle, n_calibration, n_required):
     """Yield messages for a user who asks for what the fit cannot give.
 
     Parameters
     ----------
     tuner : TunedExitClassifierCV
-    has_guarantee : bool
-        Whether its parameters allow one.
+    obstacle : str or None
+        Why its parameters allow no guarantee, if it asks for one.
     n_calibration, n_required : int
         Numbers of calibration texts, those there are and those it takes.
     """
@@ -253,14 +253,8 @@ def reservations(tuner, has_guarantee, n_calibration, n_required):
             "none is wanted."
         )
         return
-    if not has_guarantee:
-        yield (
-            f"No guarantee with cv={tuner.cv!r:.60} and refit={tuner.refit!r}: it "
-            "holds for the classifier that was calibrated, on texts drawn at random "
-            "that it has not seen. Use cv=0.2, ShuffleSplit(n_splits=1), a list of one "
-            "pair (train, test) that you drew at random, or cv='prefit', each with "
-            "refit=False; confidence=None says that no guarantee is wanted."
-        )
+    if obstacle is not None:
+        yield obstacle
     if n_calibration < n_required:
         n_rules = len(tuner.rules)
         yield (

@@ -5,10 +5,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .exit_rules import earliest_exit
 from .exit_selection import Candidate, Evaluation, best, certify, cheapest
 from .risk import binomial_upper_bound
 from .tuning_checks import alpha_of_a_rule, asks_guarantee
 from .user_code import stacklevel
+
+#: What rounding may add to the difference of two scores: 0.90 - 0.88 is above 0.02.
+_ROUNDING = 1e-12
 
 
 class Choice(NamedTuple):
@@ -59,10 +63,11 @@ def choose(tuner, candidates, layers, evaluation):
                 candidates,
                 evaluation,
                 level=tuner.max_drop,
-                alpha=1 - tuner.confidence,
+                alpha=1 - float(tuner.confidence),
             )
         else:
-            allowed = risk <= tuner.max_drop
+            rounding = 0.0 if tuner.scoring is None else _ROUNDING
+            allowed = risk <= float(tuner.max_drop) + rounding
         index = cheapest(evaluation.cost, allowed)
     return Choice(candidates, layers, evaluation, risk, p_values, allowed, index)
 
@@ -91,8 +96,8 @@ def _best(tuner, evaluation, allowed):
     return cheapest(cost, ~allowed)
 
 
-def warn_of_full_depth(tuner, choice, estimator, n_required):
-    """Say why full depth stays in use, unless it does not, or that has been said.
+def warn_of_choice(tuner, choice, estimator, n_required):
+    """Say why full depth stays in use, or that a rule cannot be of use.
 
     Parameters
     ----------
@@ -103,23 +108,45 @@ def warn_of_full_depth(tuner, choice, estimator, n_required):
     n_required : int or None
         Number of calibration texts that a guarantee takes.
     """
+    # one message: the first names the rules of the second
+    message = _why_full_depth(tuner, choice, estimator, n_required)
+    message = message or _why_never(tuner, choice, estimator)
+    if message is not None:
+        warnings.warn(message, UserWarning, stacklevel=stacklevel())
+
+
+def _why_full_depth(tuner, choice, estimator, n_required):
+    """None where another candidate is in use, or the reason has been said."""
     n_calibration = choice.evaluation.n_samples
     if choice.index > 0 or tuner.objective == "quality":
-        return
+        return None
     if len(choice.layers) == 1:
-        message = (
+        return (
             f"The estimator has one exit in use, after layer {choice.layers[0]}: there "
             f"is nothing to choose. {_how_to_get_exits(estimator)}"
         )
-    elif n_required is not None and n_calibration < n_required:
-        return
-    else:
-        message = (
-            f"Full depth stays in use: on {n_calibration} calibration texts, no exit "
-            f"rule within max_drop={tuner.max_drop} (confidence={tuner.confidence}) is "
-            f"cheaper. {_how_to_be_cheaper(choice, estimator)}"
-        )
-    warnings.warn(message, UserWarning, stacklevel=stacklevel())
+    if n_required is not None and n_calibration < n_required:
+        return None
+    return (
+        f"Full depth stays in use: on {n_calibration} calibration texts, no exit "
+        f"rule within max_drop={tuner.max_drop} (confidence={tuner.confidence}) is "
+        f"cheaper. {_how_to_be_cheaper(choice, estimator)}"
+    )
+
+
+def _why_never(tuner, choice, estimator):
+    """None unless the patience of a rule is too high for it to fire before the end."""
+    n_exits, patience = len(choice.layers), estimator.exit_patience
+    idle = [r for r in tuner.rules if 0 < n_exits - 1 <= earliest_exit(r, patience)]
+    if not idle:
+        return None
+    names = " and ".join(map(repr, idle))
+    share = ", each of which takes its share of 1 - confidence"
+    return (
+        f"exit_patience={patience} is too high for {n_exits} exits in use: by {names}, "
+        f"no text can leave before the last of them. Lower it, or leave {names} out of "
+        f"rules{share if asks_guarantee(tuner) else ''}."
+    )
 
 
 def _how_to_get_exits(estimator):

@@ -8,8 +8,13 @@ from sklearn.model_selection import ShuffleSplit, StratifiedShuffleSplit, check_
 from sklearn.utils.validation import _num_samples
 
 from .randomness import draw_seed
-from .tuning_checks import is_prefit
+from .tuning_checks import alpha_of_a_rule, is_prefit
 from .user_code import stacklevel
+
+#: Highest probability of an error at which a binomial test is valid for the number of
+#: losses among texts stratified by label (Hoeffding 1956): where it rejects at most so
+#: often, it does so at least one loss below the mean.
+_HIGHEST_ALPHA_OF_STRATA = 0.25
 
 
 def calibration_splits(tuner, X, labels, split_params):
@@ -58,18 +63,49 @@ def calibration_splits(tuner, X, labels, split_params):
     return splits
 
 
-def is_random_draw(cv, n_splits):
+def obstacle(tuner, n_splits):
+    """Why a tuner that asks for a guarantee cannot give one, and what to do.
+
+    Parameters
+    ----------
+    tuner : TunedExitClassifierCV
+        Asks for a guarantee.
+    n_splits : int
+
+    Returns
+    -------
+    message : str or None
+        None where nothing stands in the way.
+    """
+    if tuner.refit or not _is_random_draw(tuner.cv, n_splits):
+        return (
+            f"No guarantee with cv={tuner.cv!r:.60} and refit={tuner.refit!r}: it "
+            "holds for the classifier that was calibrated, on texts drawn at random "
+            "that it has not seen. Use cv=0.2, ShuffleSplit(n_splits=1), a list of one "
+            "pair (train, test) that you drew at random, or cv='prefit', each with "
+            "refit=False; confidence=None says that no guarantee is wanted."
+        )
+    is_stratified = _is_share(tuner.cv) or type(tuner.cv) is StratifiedShuffleSplit
+    if is_stratified and alpha_of_a_rule(tuner) > _HIGHEST_ALPHA_OF_STRATA:
+        n_rules = len(tuner.rules)
+        lowest = 1 - _HIGHEST_ALPHA_OF_STRATA * n_rules
+        return (
+            f"No guarantee with cv={tuner.cv!r:.60} and confidence={tuner.confidence} "
+            f"for {n_rules} rule{'s' if n_rules > 1 else ''}: on texts stratified by "
+            "label, the tests hold for 1 - confidence up to a quarter per rule. Use "
+            f"confidence={lowest:g} or higher, or a split that is not stratified, "
+            "cv=ShuffleSplit(n_splits=1, test_size=0.2); confidence=None says that no "
+            "guarantee is wanted."
+        )
+    return None
+
+
+def _is_random_draw(cv, n_splits):
     """Whether the calibration texts are texts drawn at random, as far as one can see.
 
     Of a single split that the user lists it is taken to be so, as the documentation
     says. A splitter by groups, by time or of a kind that is not known holds out texts
     that differ from the others, and folds are several splits.
-
-    Parameters
-    ----------
-    cv : object
-        Parameter of the tuner.
-    n_splits : int
     """
     if n_splits != 1:
         return False

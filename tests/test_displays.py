@@ -401,7 +401,7 @@ def test_styles_of_the_user_go_first():
         (
             lambda y, p: ExitTradeoffDisplay.from_predictions(y, p, thresholds=[2.0]),
             ValueError,
-            "exit_threshold=.*2.0.* must be in",
+            "thresholds=.*2.0.* must be in",
         ),
         (
             lambda y, p: ExitTradeoffDisplay.from_predictions(y, p, rule=has_gone_deep),
@@ -483,7 +483,7 @@ def test_costs_and_scores_along_thresholds(rule):
         has_gone_deep: [3.5, 1.5, 0.5],
     }[rule]
     display = ExitTradeoffDisplay.from_predictions(
-        y, proba, rule=rule, patience=3, thresholds={rule: thresholds, "other": 3}
+        y, proba, rule=rule, patience=3, thresholds={rule: thresholds}
     )
     np.testing.assert_array_equal(display.thresholds, [thresholds])
     again = ExitTradeoffDisplay.from_predictions(

@@ -2,6 +2,7 @@
 
 import math
 import pickle
+import types
 
 import numpy as np
 import pytest
@@ -9,7 +10,9 @@ import pytest
 from sklearn_acl.exit_rules import (
     EXIT_RULES,
     check_exit_rule,
+    earliest_exit,
     first_exits,
+    first_exits_along,
     leaves,
     normalized_entropy,
 )
@@ -113,6 +116,82 @@ def test_entropy_is_normalised_by_the_number_of_classes(n_classes):
     proba = random_proba(1, 20, n_classes)[0]
     expected = [entropy_of(row) for row in proba]
     np.testing.assert_allclose(normalized_entropy(proba), expected, atol=1e-12)
+
+
+def proba_of(kind):
+    """Probabilities that may trip up a shortcut."""
+    proba = random_proba()
+    if kind == "one exit":
+        return proba[:1]
+    if kind == "two exits":
+        return proba[:2]
+    if kind == "ties":  # of values, of classes and with the thresholds
+        return np.round(proba * 4) / 4
+    if kind == "float32":
+        return proba.astype(np.float32)
+    if kind == "many classes":
+        return random_proba(n_classes=77, n_samples=50)
+    if kind == "certain":
+        return np.eye(3)[proba.argmax(axis=-1)]
+    if kind == "no numbers":
+        proba[::2, ::3] = np.nan
+    if kind == "no texts":
+        return proba[:, :0]
+    if kind == "Fortran":
+        return np.asfortranarray(random_proba(n_classes=20))
+    return proba
+
+
+KINDS = ["plain", "one exit", "two exits", "ties", "float32", "many classes"]
+KINDS += ["certain", "no numbers", "no texts", "Fortran"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("patience", [1, 2, 4, 5, 9])
+@pytest.mark.parametrize("rule", EXIT_RULES)
+def test_many_thresholds_are_those_one_by_one(rule, patience, kind):
+    proba = proba_of(kind)
+    thresholds = [0, 0.25, 0.3, 0.5, 0.75, 0.9, 1 - 1e-5, 1.0]
+    # values that occur: strictness, to the last digit
+    thresholds += EXIT_RULES[rule].value(proba[:, :3]).ravel().tolist()
+    thresholds += [np.float32(0.9), np.float64(0.9)]  # compared in other precisions
+    expected = [first_exits(proba, rule, t, patience) for t in thresholds]
+    found = list(first_exits_along(proba, rule, thresholds, patience))
+    np.testing.assert_array_equal(found, expected)
+    assert {positions.dtype for positions in found} == {np.dtype(np.int64)}
+
+
+def test_many_thresholds_of_a_function_are_those_one_by_one():
+    proba, thresholds = random_proba(n_samples=40), [0.9, 0.2, 0.5, 2.0]
+    expected = [first_exits(proba, margin, t) for t in thresholds]
+    found = list(first_exits_along(proba, margin, thresholds))
+    np.testing.assert_array_equal(found, expected)
+    assert len(np.unique(found)) > 2
+
+
+def test_values_are_computed_once_for_all_thresholds(monkeypatch):
+    calls = []
+    rule = EXIT_RULES["entropy"]
+    counted = rule._replace(
+        at_exits=lambda *args: calls.append(1) or rule.at_exits(*args)
+    )
+    monkeypatch.setitem(EXIT_RULES, "entropy", counted)
+    along = first_exits_along(random_proba(), "entropy", np.linspace(0, 1, 30))
+    assert isinstance(along, types.GeneratorType)  # one answer at a time in memory
+    assert len(list(along)) == 30 and len(calls) == 1
+
+
+@pytest.mark.parametrize("patience", [1, 2, 4])
+@pytest.mark.parametrize("rule", EXIT_RULES)
+def test_earliest_exit_of_a_rule(rule, patience):
+    steady = np.repeat(random_proba(1, 50), 7, axis=0)
+    eager = 0.0 if EXIT_RULES[rule].higher_is_later else 1.0
+    found = first_exits(steady, rule, eager, patience)
+    assert (found == earliest_exit(rule, patience)).all()
+
+
+def test_earliest_exit_of_a_function():
+    assert earliest_exit(margin, 3) == 0
 
 
 def margin(proba, threshold):

@@ -50,6 +50,55 @@ def test_a_p_value_is_valid_at_the_level_itself(level, alpha):
     assert probability[more].sum() > alpha
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("n_losses", [3, np.int64(3), np.array([0, 3])])
+def test_levels_of_any_precision(dtype, n_losses, recwarn):
+    level, alpha = dtype(0.1), dtype(0.05)
+    expected = binomial_p_value(n_losses, 50, float(level))
+    found = binomial_p_value(n_losses, 50, level)
+    np.testing.assert_array_equal(found, expected)
+    assert smallest_n(level, alpha) == smallest_n(float(level), float(alpha))
+    np.testing.assert_array_equal(
+        binomial_upper_bound(n_losses, 50, alpha),
+        binomial_upper_bound(n_losses, 50, float(alpha)),
+    )
+    np.testing.assert_array_equal(
+        hoeffding_bentkus_p_value(0.02, 50, level),
+        hoeffding_bentkus_p_value(0.02, 50, float(level)),
+    )
+    assert not recwarn.list
+
+
+def highest_error_of_strata(alpha):
+    """Most that the test errs on independent losses of unequal probabilities.
+
+    Their mean is just the level. The worst are 1 for some, 0 for some and equal for the
+    rest (Hoeffding 1956).
+    """
+    errors = [0.0]
+    for n in (5, 10, 20, 40):
+        for level in np.linspace(0.02, 0.6, 30):
+            counts = np.arange(n + 1)
+            rejected = counts[binomial_p_value(counts, n, level) <= alpha]
+            if not rejected.size:
+                continue
+            ones, others = np.meshgrid(np.arange(int(n * level) + 1), counts[1:])
+            rest = (n * level - ones) / others
+            possible = (ones + others <= n) & (rest >= 0) & (rest <= 1)
+            ones, others, rest = ones[possible], others[possible], rest[possible]
+            errors.append(binom.cdf(rejected[-1] - ones, others, rest).max())
+    return max(errors)
+
+
+@pytest.mark.parametrize("alpha", [0.05, 0.2, 0.25])
+def test_the_binomial_test_holds_for_strata_up_to_a_quarter(alpha):
+    assert 0.8 * alpha < highest_error_of_strata(alpha) <= alpha + 1e-12
+
+
+def test_the_binomial_test_does_not_hold_for_strata_at_a_half():
+    assert highest_error_of_strata(0.5) > 0.55
+
+
 @pytest.mark.parametrize("n_losses, n, level", CASES)
 def test_hoeffding_bentkus_is_the_smaller_bound(n_losses, n, level):
     mean = n_losses / n

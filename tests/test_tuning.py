@@ -595,6 +595,68 @@ def test_a_rule_that_cannot_fire(rule, patience):
         fit(tuner)
 
 
+IDLE = [
+    (["confidence", "patience"], 5, "'patience'"),
+    (["confidence", "patience_entropy"], 6, "'patience_entropy'"),
+    (["confidence", "patience", "patience_entropy"], 5, "'patience'"),
+    (
+        ["patience", "confidence", "patience_entropy"],
+        9,
+        "'patience' and 'patience_entropy'",
+    ),
+]
+
+
+@pytest.mark.parametrize("parameters", [{}, {"confidence": None}])
+@pytest.mark.parametrize("rules, patience, idle", IDLE)
+def test_a_rule_that_can_never_fire_is_named_though_others_do(
+    rules, patience, idle, parameters
+):
+    tuner = prefit(rules=rules, max_drop=0.2, **parameters)
+    tuner.set_params(estimator__exit_patience=patience)
+    share = "" if parameters else ", each of which takes its share of 1 - confidence"
+    message = (
+        f"^exit_patience={patience} is too high for 6 exits in use: by {idle}, no text "
+        f"can leave .* or leave {idle} out of rules{share}.$"
+    )
+    with pytest.warns(UserWarning, match=message) as caught:
+        tuned = fit(tuner)
+    assert len(caught) == 1 and caught[0].filename == __file__
+    assert tuned.exit_threshold_ is not None
+    never = np.isin(tuned.cv_results_["rule"].astype(str), idle.split("'")[1::2])
+    assert (tuned.cv_results_["mean_exit_layer"][never] == 6).all()
+
+
+@pytest.mark.parametrize("rule, patience", [("patience", 4), ("patience_entropy", 5)])
+def test_a_rule_that_fires_at_the_last_but_one_exit_is_not_named(
+    rule, patience, recwarn
+):
+    tuner = prefit(rules=[rule], max_drop=0.2)
+    tuner.set_params(estimator__exit_patience=patience)
+    assert fit(tuner).exit_layers(np.arange(500)).min() == 5
+    assert not recwarn.list
+
+
+def test_a_rule_that_can_never_fire_is_named_once():
+    """Where full depth stays, the message about that says it."""
+    tuner = prefit(rules=["patience"]).set_params(estimator__exit_patience=7)
+    message = "no exit rule.*by 'patience' .*exit_patience=7"
+    with pytest.warns(UserWarning, match=message) as caught:
+        tuned = fit(tuner)
+    assert len(caught) == 1
+    assert_full_depth(tuned)
+
+
+def test_too_few_texts_and_a_rule_that_can_never_fire():
+    tuner = prefit(rules=["confidence", "patience"])
+    tuner.set_params(estimator__exit_patience=7)
+    with pytest.warns(UserWarning) as caught:
+        fit(tuner, 30)
+    few, never = [str(warning.message) for warning in caught]
+    assert "30 calibration texts are too few" in few
+    assert never.startswith("exit_patience=7 is too high")
+
+
 def test_a_guarantee_that_was_kept_says_nothing(recwarn):
     tuned = fit(prefit())
     assert not recwarn.list
@@ -718,6 +780,48 @@ def assert_nothing_certified(tuned):
     assert np.isnan(results["p_value"]).all() and not results["certified"].any()
     assert results["certified"].dtype == bool
     assert np.isnan(tuned.risk_bound_)
+
+
+STRATIFIED = {"share": 0.2, "splitter": StratifiedShuffleSplit(1, random_state=0)}
+OTHERS = {
+    "shuffle": ShuffleSplit(1, test_size=0.2, random_state=0),
+    "pair": [(np.arange(100, N), np.arange(100))],
+}
+
+
+@pytest.mark.parametrize("rules", [["confidence"], ["confidence", None]])
+@pytest.mark.parametrize("cv", STRATIFIED)
+def test_a_stratified_split_guarantees_up_to_a_quarter_per_rule(
+    make, labels, cv, rules, recwarn
+):
+    lowest = 1 - len(rules) / 4
+    tuner = make(cv=STRATIFIED[cv], rules=rules, confidence=lowest)
+    assert tuner.fit(np.arange(N), labels).guaranteed_
+    assert not recwarn.list
+    tuner.set_params(confidence=lowest - 0.01)
+    message = f"^No guarantee with cv=.* Use confidence={lowest} or higher, or a split"
+    with pytest.warns(UserWarning, match=message) as caught:
+        tuned = tuner.fit(np.arange(N), labels)
+    assert len(caught) == 1 and caught[0].filename == __file__
+    assert tuned.guaranteed_ is False
+    assert_nothing_certified(tuned)
+    # a refit is in the way before that, and one reason is enough
+    with pytest.warns(UserWarning, match="refit=True: it holds for the") as caught:
+        tuner.set_params(refit=True).fit(np.arange(N), labels)
+    assert len(caught) == 1
+
+
+@pytest.mark.parametrize("cv", [*OTHERS, "prefit"])
+def test_other_splits_guarantee_with_any_confidence(make, labels, cv, recwarn):
+    tuner = prefit() if cv == "prefit" else make(cv=OTHERS[cv])
+    tuned = tuner.set_params(confidence=0.1).fit(np.arange(N), labels)
+    assert tuned.guaranteed_
+    assert not recwarn.list
+
+
+def test_without_confidence_a_stratified_split_is_no_surprise(make, labels, recwarn):
+    make(confidence=None).fit(np.arange(N), labels)
+    assert not recwarn.list
 
 
 @pytest.mark.parametrize(
@@ -1051,6 +1155,39 @@ def test_a_drop_is_in_units_of_the_score(labels):
     assert chosen[0].risk_ <= 0 < chosen[1].risk_ <= 0.05 < chosen[2].risk_ <= 2
 
 
+@pytest.mark.parametrize("more, is_chosen", [(0.0, True), (-1e-9, False)])
+def test_a_drop_of_just_max_drop_is_within_it(labels, more, is_chosen):
+    """In spite of rounding: 0.90 - 0.88 is above 0.02."""
+    assert 0.90 - 0.88 > 0.02
+
+    def scorer(estimator, X, y):
+        of_full_depth = estimator.predict_proba(X) == easy_population()[0][-1, X]
+        return 0.90 if of_full_depth.all() else 0.88
+
+    tuner = prefit(scoring=scorer, confidence=None, max_drop=0.02 + more)
+    if is_chosen:
+        tuned = tuner.fit(np.arange(N), labels)
+    else:
+        with pytest.warns(UserWarning, match="Full depth stays"):
+            tuned = tuner.fit(np.arange(N), labels)
+    assert (tuned.exit_threshold_ is not None) == is_chosen
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+@pytest.mark.parametrize("confidence", [0.95, None])
+def test_parameters_of_any_precision(labels, dtype, confidence, recwarn):
+    settings = {"max_drop": dtype(0.05), "confidence": confidence}
+    if confidence is not None:
+        settings["confidence"] = dtype(confidence)
+    tuned = prefit(**settings).fit(np.arange(N), labels)
+    assert not recwarn.list
+    plain = {name: value and float(value) for name, value in settings.items()}
+    expected = prefit(**plain).fit(np.arange(N), labels)
+    assert tuned.best_params_ == expected.best_params_
+    assert tuned.n_required_ == expected.n_required_
+    np.testing.assert_equal(tuned.risk_bound_, expected.risk_bound_)
+
+
 def test_no_drop_at_all_by_the_estimate(labels):
     tuned = prefit(max_drop=0, confidence=None).fit(np.arange(N), labels)
     assert tuned.risk_ == 0 and tuned.cost_ < 6
@@ -1152,13 +1289,22 @@ def test_a_ceiling_below_everything():
         ({"risk": "accuracy"}, "'risk' parameter"),
         ({"rules": "confidence"}, "rules='confidence' must be a list"),
         ({"rules": []}, r"rules=\[\] must be a list"),
-        ({"rules": ["sure"]}, "exit_rule='sure' must be one of"),
+        ({"rules": ["sure"]}, r"^rules=\['sure'\] has 'sure', but each must be one"),
+        ({"rules": ("Confidence",)}, r"^rules=\('Confidence',\) has 'Confidence', but"),
+        ({"rules": [["entropy"]]}, r"^rules=\[\['entropy'\]\] has \['entropy'\], but"),
         ({"rules": ["entropy", "entropy"]}, "names a rule twice"),
         ({"thresholds": 0}, "thresholds=0 must be at least 1"),
         (
             {"thresholds": [0.5, 1.5]},
-            r"thresholds=\[0.5, 1.5\]: exit_threshold=1.5 must",
+            r"^thresholds=\[0.5, 1.5\] has 1.5, but .* must be in \[0, 1\]",
         ),
+        ({"thresholds": {"confidence": [-0.5]}}, r"^thresholds=\[-0.5\] has -0.5"),
+        (
+            {"thresholds": True},
+            r"^thresholds=True \(a bool\) must be an integer, a list",
+        ),
+        ({"thresholds": np.True_}, r"\(a bool\) must be an integer, a list"),
+        ({"thresholds": {"confidence": False}}, r"^thresholds=False \(a bool\) must"),
         ({"thresholds": []}, "must be an integer, a list"),
         ({"thresholds": "abc"}, "thresholds='abc' must be an integer, a list"),
         ({"thresholds": {"confidence": "x"}}, "thresholds='x' must be an integer"),
@@ -1168,10 +1314,21 @@ def test_a_ceiling_below_everything():
         ({"thresholds": [[0.5]]}, r"thresholds=\[\[0.5\]\] must be an integer"),
         (
             {"rules": [is_sure], "thresholds": [np.nan]},
-            "exit_threshold=nan must be finite",
+            r"^thresholds=\[nan\] has nan, but .* must be finite",
         ),
         ({"thresholds": {"entropy": [0.5]}}, "has 'entropy' as a key"),
-        ({"rules": [is_sure]}, "is a number, but the rule"),
+        ({"rules": [is_sure]}, "^thresholds=40 is a number, but the rule"),
+        (
+            {
+                "rules": ["confidence", is_sure],
+                "thresholds": {"confidence": [0.5]},
+            },
+            r"^thresholds=\{'confidence': \[0.5\]\} has no entry for the rule <func",
+        ),
+        (
+            {"rules": [is_sure], "thresholds": {is_sure: 100}},
+            "^thresholds=100 is a number, but the rule",
+        ),
         ({"max_layers": 3}, "objective='speed' takes none"),
         ({"objective": "quality"}, "needs one of these ceilings"),
         ({"objective": "quality", "max_layers": 0.5}, "'max_layers' parameter"),
