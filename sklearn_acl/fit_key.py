@@ -1,10 +1,7 @@
 """What makes two fits the same: the key under which `memory=` keeps a fit."""
 
 import hashlib
-import inspect
 import platform
-import site
-import sysconfig
 import time
 from functools import cache
 from importlib.metadata import version
@@ -16,6 +13,7 @@ import torch
 from skorch.callbacks import Callback
 
 from .backbone_files import SAFE_WEIGHTS, find_backbone
+from .code_hash import code_hash
 from .parameters import resolve_device
 
 #: Format of an entry; those of another one are not found.
@@ -79,7 +77,6 @@ def fit_key(net, data, valid):
         "format": ENTRY_FORMAT,
         "versions": _versions(),
         "class": _hash(type(net), "The class of the classifier"),
-        "class source": _source(type(net)),
         "parameters": _parameter_hashes(net),
         "seed": int(net.seed_),
         "backbone": backbone_hashes(net.backbone),
@@ -97,7 +94,7 @@ def _parameter_hashes(net):
     left_out = INFERENCE_PARAMETERS | _RESOLVED_PARAMETERS
     # one by one: in a joint hash, equal values and the same value twice would differ
     return {
-        name: _hash((_as_made(value), _sources(value)), f"The parameter {name!r}")
+        name: _hash(_as_made(value), f"The parameter {name!r}")
         for name, value in net.get_params(deep=False).items()
         if name not in left_out
     }
@@ -113,40 +110,10 @@ def _as_made(value):
     return type(value), made
 
 
-def _sources(value):
-    """Source texts of what a value, or each entry of a list, is made by."""
-    if type(value) in (list, tuple):
-        return [_sources(item) for item in value]
-    is_code = inspect.isclass(value) or inspect.isroutine(value)
-    return _source(value if is_code else type(value))
-
-
-def _source(code):
-    """Source text of a user's own class or function, which is hashed by its name.
-
-    None for installed packages, which have a version, for this one, whose code enters
-    every key, and where it cannot be found, as for a class defined at an interactive
-    prompt.
-    """
-    try:
-        path = Path(inspect.getsourcefile(code)).resolve()
-        if any(path.is_relative_to(folder) for folder in _folders_with_a_version()):
-            return None
-        return inspect.getsource(code)
-    except (OSError, TypeError):  # built in, or not in a file
-        return None
-
-
-@cache
-def _folders_with_a_version():
-    folders = {*sysconfig.get_paths().values(), *site.getsitepackages()}
-    folders.add(str(Path(__file__).parent))
-    return [Path(folder).resolve() for folder in folders]
-
-
 def _hash(value, what):
     try:
-        return joblib.hash(value)
+        # the first refuses what has no name, such as a lambda
+        return joblib.hash(value), code_hash(value)
     except Exception as error:  # whatever its pickling raises
         raise TypeError(
             f"{what} cannot be hashed, which memory= needs to tell fits apart "

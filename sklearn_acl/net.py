@@ -29,7 +29,7 @@ from .families import family_of
 from .gradients import MicroBatch, gated_backward
 from .head_init import initialize_heads
 from .inference import move
-from .optimization import autocast_dtype, parameter_groups
+from .optimization import autocast_dtype, parameter_groups, with_fast_kernel
 from .parameters import resolve_device
 from .strategies import exits_of, stages_of
 from .training_data import ordered_batches, row_numbers, training_batches
@@ -173,10 +173,7 @@ class MultiExitNet(NeuralNetClassifier):
             head_lr_factor=self.head_lr_factor,
             user_groups=kwargs.pop("param_groups", ()),
         )
-        # AdamW refuses both together
-        if self.optimizer is torch.optim.AdamW and not kwargs.get("foreach"):
-            kwargs.setdefault("fused", True)  # several times as fast on a CPU
-        return (groups,), kwargs
+        return (groups,), with_fast_kernel(self.optimizer, kwargs)
 
     def get_split_datasets(self, X, y=None, **fit_params):
         """Training and validation rows, split before the loop began."""

@@ -19,6 +19,7 @@ from .exit_rules import check_exit_rule
 from .gradients import GATE_SCOPES
 from .head_init import HEAD_INITS
 from .memory_store import check_memory
+from .optimization import parameter_groups, with_fast_kernel
 from .strategies import STRATEGIES
 
 #: Parts whose parameters may be set with a prefix.
@@ -59,6 +60,15 @@ CONSTRAINTS = {
     "callbacks": [list, StrOptions({"disable"}), None],
     "warm_start": ["boolean"],
     "verbose": ["verbose"],
+}
+
+#: What a part is like; a class in its place has these parameters and methods.
+_EXAMPLES = {
+    "criterion": "sklearn_acl.criterion.ACLLoss",
+    "optimizer": "torch.optim.AdamW",
+    "module": "sklearn_acl.encoder.MultiExitEncoder",
+    "iterator_train": "torch.utils.data.DataLoader",
+    "iterator_valid": "torch.utils.data.DataLoader",
 }
 
 #: What the classifier itself passes to its parts.
@@ -109,12 +119,13 @@ def check_parameters(estimator):
     _check_component(estimator, "criterion", required="terms")
     _check_component(estimator, "module", skip=_SET_BY_NET["module"])
     _check_component(estimator, "optimizer", skip=("params",))
+    _check_optimizer(estimator)
     for iterator in ("iterator_train", "iterator_valid"):
         _check_component(estimator, iterator, skip=_SET_BY_NET["iterator"])
         batch_size = estimator.get_params_for(iterator).get("batch_size", 1)
         check_batch_size(f"{iterator}__batch_size", batch_size)
     _check_module_parameters(estimator)
-    _check_callback_names(estimator)
+    _check_callbacks(estimator)
 
 
 def check_batch_size(name, value):
@@ -215,19 +226,47 @@ def _check_text_columns(columns):
         )
 
 
-def _check_callback_names(estimator):
-    """Raise for parameters of callbacks that are not there; skorch ignores them."""
+def _check_callbacks(estimator):
+    """Raise for what is no callback, and for parameters of callbacks not there.
+
+    skorch ignores the latter.
+    """
     if estimator.callbacks == "disable":
         there = set()
     else:
+        for number, item in enumerate(estimator.callbacks or ()):
+            if not _is_callback_item(item):
+                raise TypeError(
+                    f"callbacks[{number}]={item!r} must be a skorch callback or a "
+                    "pair of name and callback, such as EarlyStopping() or ('stop', "
+                    "EarlyStopping())."
+                )
         there = {name for name, _ in estimator._uniquely_named_callbacks()}
-    for key in estimator.get_params_for("callbacks"):
-        name = key.partition("__")[0]
+    for key, value in estimator.get_params_for("callbacks").items():
+        name, separator, _ = key.partition("__")
         if name not in there:
             raise ValueError(
                 f"callbacks__{key}: there is no callback {name!r}; there are: "
                 f"{', '.join(sorted(there)) or 'none'}."
             )
+        if not separator and value is not None and not _is_callback(value):
+            raise TypeError(
+                f"callbacks__{key}={value!r} must be a skorch callback, or None to go "
+                "without."
+            )
+
+
+def _is_callback_item(item):
+    if not isinstance(item, (list, tuple)):
+        return _is_callback(item)
+    is_pair = len(item) == 2 and isinstance(item[0], str)
+    return is_pair and (item[1] is None or _is_callback(item[1]))
+
+
+def _is_callback(value):
+    """Whether something, or a class, has what skorch needs of a callback."""
+    needed = ("initialize", "set_params", "on_train_begin")
+    return all(hasattr(value, name) for name in needed)
 
 
 def _check_module_parameters(estimator):
@@ -258,7 +297,10 @@ def _check_component(estimator, component, *, required=None, skip=()):
             f"The {component!r} parameter must be a class{detail}, got {part!r}."
         )
     given = estimator.get_params_for(component)
-    accepted = inspect.signature(part).parameters
+    try:
+        accepted = inspect.signature(part).parameters
+    except (TypeError, ValueError) as error:  # such as dict
+        raise _no_such_part(component, part) from error
     if any(p.kind is p.VAR_KEYWORD for p in accepted.values()):
         accepted = given
     if component == "optimizer":
@@ -272,3 +314,69 @@ def _check_component(estimator, component, *, required=None, skip=()):
         )
     if component == "criterion" and hasattr(part, "check"):
         part(**given).check()
+
+
+def _no_such_part(component, part):
+    return TypeError(
+        f"The {component!r} parameter must be a class such as {_EXAMPLES[component]}, "
+        f"got {part!r}."
+    )
+
+
+def _check_optimizer(estimator):
+    """Build the optimizer as training will, around parameters that stand for its."""
+    part = estimator.optimizer
+    given = estimator.get_params_for("optimizer")
+    _check_param_groups(given.get("param_groups", ()))
+    _check_closure(part)
+    settings = with_fast_kernel(part, {"lr": estimator.lr, **given})
+    names = ("encoder.weight", "encoder.bias", "heads.weight", "heads.bias")
+    shapes = ((1, 1), (1,)) * 2
+    stand_ins = [torch.nn.Parameter(torch.zeros(shape)) for shape in shapes]
+    try:
+        groups = parameter_groups(
+            zip(names, stand_ins, strict=True),
+            lr=settings["lr"],
+            head_lr_factor=estimator.head_lr_factor,
+            user_groups=settings.pop("param_groups", ()),
+        )
+        optimizer = part(groups, **settings)
+    except Exception as error:  # whatever its checks raise
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        values = [f"optimizer__{k}={v!r}" for k, v in given.items()]
+        name = getattr(part, "__name__", repr(part))
+        raise kind(
+            f"{', '.join(values) or f'optimizer={part!r}'} cannot be used "
+            f"({type(error).__name__}: {error}). Pass what {name} takes, or leave it "
+            "out."
+        ) from error
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise _no_such_part("optimizer", part)
+
+
+def _check_param_groups(groups):
+    are_pairs = isinstance(groups, (list, tuple)) and all(
+        isinstance(pair, (list, tuple))
+        and len(pair) == 2
+        and isinstance(pair[0], str)
+        and isinstance(pair[1], dict)
+        for pair in groups
+    )
+    if not are_pairs:
+        raise ValueError(
+            f"optimizer__param_groups={groups!r} must be a list of pairs of a name "
+            "pattern and a dict of settings, such as [('heads.*', {'lr': 0.001})]."
+        )
+
+
+def _check_closure(part):
+    """Raise for an optimizer, such as LBFGS, whose steps compute the loss again."""
+    if not callable(getattr(part, "step", None)):
+        return
+    closure = inspect.signature(part.step).parameters.get("closure")
+    if closure is not None and closure.default is closure.empty:
+        raise ValueError(
+            f"optimizer={part!r} is not supported: each of its steps computes the loss "
+            "several times, through a closure that training does not pass. Use one "
+            f"such as {_EXAMPLES['optimizer']}."
+        )

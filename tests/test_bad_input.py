@@ -16,6 +16,7 @@ import pytest
 import scipy.sparse as sp
 import torch
 from sklearn.exceptions import NotFittedError
+from skorch.callbacks import EarlyStopping
 from skorch.dataset import ValidSplit
 from skorch.helper import predefined_split
 from tiny import LABELS, TEXTS
@@ -644,6 +645,107 @@ PARAMETER_CASES += [
             1,
             ValueError,
             Start("Unknown parameter optimizer__decay; optimizer__ takes: "),
+        ),
+        (
+            "optimizer=dict",
+            dict,
+            TypeError,
+            "The 'optimizer' parameter must be a class such as torch.optim.AdamW, got "
+            "<class 'dict'>.",
+        ),
+        (
+            "optimizer=no optimizer",
+            lambda params, lr: params,
+            TypeError,
+            Start(
+                "The 'optimizer' parameter must be a class such as torch.optim.AdamW, "
+                "got <function "
+            ),
+        ),
+        (
+            "optimizer=LBFGS",
+            torch.optim.LBFGS,
+            ValueError,
+            "optimizer=<class 'torch.optim.lbfgs.LBFGS'> is not supported: each of its "
+            "steps computes the loss several times, through a closure that training "
+            "does not pass. Use one such as torch.optim.AdamW.",
+        ),
+        (
+            "optimizer__weight_decay=-1",
+            -1,
+            ValueError,
+            "optimizer__weight_decay=-1 cannot be used (ValueError: Invalid "
+            "weight_decay value: -1). Pass what AdamW takes, or leave it out.",
+        ),
+        (
+            "optimizer__weight_decay='x'",
+            "x",
+            TypeError,
+            Start("optimizer__weight_decay='x' cannot be used (TypeError: "),
+        ),
+        (
+            "optimizer__betas=(2, 3)",
+            (2, 3),
+            ValueError,
+            "optimizer__betas=(2, 3) cannot be used (ValueError: Invalid beta "
+            "parameter at index 0: 2). Pass what AdamW takes, or leave it out.",
+        ),
+        (
+            "optimizer__lr='x'",
+            "x",
+            TypeError,
+            Start("optimizer__lr='x' cannot be used (TypeError: "),
+        ),
+        (
+            "optimizer__foreach=True",  # beside fused=True, which training adds
+            True,
+            ValueError,
+            Start("optimizer__foreach=True cannot be used (RuntimeError: `fused` "),
+        ),
+        (
+            "optimizer__param_groups='heads'",
+            "heads",
+            ValueError,
+            "optimizer__param_groups='heads' must be a list of pairs of a name pattern "
+            "and a dict of settings, such as [('heads.*', {'lr': 0.001})].",
+        ),
+        (
+            "optimizer__param_groups=no settings",
+            ["heads.*"],
+            ValueError,
+            Start("optimizer__param_groups=['heads.*'] must be a list of pairs "),
+        ),
+        (
+            "callbacks=no callback",
+            ["x"],
+            TypeError,
+            "callbacks[0]='x' must be a skorch callback or a pair of name and "
+            "callback, such as EarlyStopping() or ('stop', EarlyStopping()).",
+        ),
+        (
+            "callbacks=no pair",
+            [EarlyStopping(), ("stop", EarlyStopping, 3)],
+            TypeError,
+            Start("callbacks[1]=('stop', <class 'skorch."),
+        ),
+        (
+            "callbacks=pair without a callback",
+            [("stop", 3)],
+            TypeError,
+            Start("callbacks[0]=('stop', 3) must be a skorch callback or a pair "),
+        ),
+        (
+            "callbacks__print_log=3",
+            3,
+            TypeError,
+            "callbacks__print_log=3 must be a skorch callback, or None to go without.",
+        ),
+        (
+            "iterator_train=dict",
+            dict,
+            TypeError,
+            "The 'iterator_train' parameter must be a class such as "
+            "torch.utils.data.DataLoader, got <class 'dict'>.",
         ),
         (
             "module__backbone=1",

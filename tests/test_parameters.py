@@ -3,6 +3,7 @@
 import inspect
 import math
 import re
+from functools import partial
 from pathlib import Path
 
 import joblib
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.base import clone
-from skorch.callbacks import Callback, EarlyStopping
+from skorch.callbacks import Callback, EarlyStopping, PrintLog
 from skorch.dataset import ValidSplit
 from tiny import LABELS, TEXTS
 
@@ -338,13 +339,34 @@ GOOD_VALUES = {
     "memory": [None, "folder", Path("folder"), joblib.Memory(None)],
     "module__gradient_equilibrium": [True, False],
     "module__dropout": [0, 0.0, 0.5, np.float32(0.1)],
+    "optimizer": [
+        torch.optim.SGD,
+        torch.optim.Adafactor,
+        partial(torch.optim.AdamW, weight_decay=0.1),
+    ],
+    "optimizer__lr": [0.1, torch.tensor(0.1)],
     "optimizer__weight_decay": [0.0, 0.1],
-    "optimizer__param_groups": [[("heads.*", {"lr": 0.1})]],
+    "optimizer__betas": [(0.8, 0.9)],
+    "optimizer__fused": [True, False],
+    "optimizer__param_groups": [
+        [],
+        [("heads.*", {"lr": 0.1})],
+        (["*", {}], ["none", {"weight_decay": 0}]),
+    ],
     "iterator_train__num_workers": [0],
-    "callbacks__print_log": [None],
+    "callbacks__print_log": [None, PrintLog, PrintLog()],
     "callbacks__gradient_clipping__gradient_clip_value": [2.0],
     "train_split": [None, ValidSplit(3)],
-    "callbacks": [None, [], [EarlyStopping()], [("stop", EarlyStopping())], "disable"],
+    "callbacks": [
+        None,
+        [],
+        [EarlyStopping()],
+        [EarlyStopping],
+        [("stop", EarlyStopping())],
+        [["stop", EarlyStopping]],
+        [("stop", None)],
+        "disable",
+    ],
     "verbose": [0, 1, True],
     "backbone": ["name"],
 }
