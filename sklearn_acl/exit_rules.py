@@ -221,9 +221,11 @@ def first_exits_along(proba, rule, thresholds, patience=1):
 
     Parameters
     ----------
-    proba, rule, patience
+    proba, rule
         As in `first_exits`.
     thresholds : iterable of float
+    patience : int, default=1
+        As in `first_exits`.
 
     Yields
     ------
@@ -260,7 +262,16 @@ def earliest_exit(rule, patience):
 
 
 def is_exit_rule(rule):
-    """Whether something can be an exit rule: the name of one, or a function."""
+    """Whether something can be an exit rule: the name of one, or a function.
+
+    Parameters
+    ----------
+    rule : object
+
+    Returns
+    -------
+    bool
+    """
     return callable(rule) or (isinstance(rule, str) and rule in EXIT_RULES)
 
 

@@ -97,7 +97,7 @@ def reject_label_copy(texts, codes, classes, *, n_columns=None, name="X"):
     codes : ndarray of shape (n_samples,), dtype int64
         Positions of the labels in `classes`.
     classes : ndarray of shape (n_classes,)
-    n_columns : int or None
+    n_columns : int, default=None
         Number of text columns, where an earlier fit decided it.
     name : str, default="X"
         What `texts` were read from, for messages.

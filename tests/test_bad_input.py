@@ -697,12 +697,6 @@ PARAMETER_CASES += [
             Start("optimizer__lr='x' cannot be used (TypeError: "),
         ),
         (
-            "optimizer__foreach=True",  # beside fused=True, which training adds
-            True,
-            ValueError,
-            Start("optimizer__foreach=True cannot be used (RuntimeError: `fused` "),
-        ),
-        (
             "optimizer__param_groups='heads'",
             "heads",
             ValueError,

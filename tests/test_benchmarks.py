@@ -250,15 +250,15 @@ def test_speed_exits(run, small_bert):
 def test_speed_search(run, small_bert):
     printed, lines = run(
         "speed_search",
-        *("--seeds", 0, 1, "--n-train", 30, "--epochs", 1, "--batch-size", 12),
+        *("--seeds", 1, "--n-train", 30, "--epochs", 1, "--batch-size", 12),
         *("--backbone", small_bert),
     )
-    assert [line["seed"] for line in lines] == [0, 1]
-    for line in lines:
-        assert line["candidates"] == 2 * 2 * 2  # exits of two layers
-        assert line["trainings"] == line["trainings_alone"] == 2 * 2 * 3
-        assert line["scores_equal"]
-        ratio = line["search_seconds"] / line["trainings_alone_seconds"]
-        assert line["time_ratio"] == pytest.approx(ratio)
-    assert len(re.findall("^(?:PASS|FAIL) trec seed .*: time of", printed, re.M)) == 2
-    assert len(re.findall("^PASS trec seed .*: 12 trainings, ", printed, re.M)) == 2
+    (line,) = lines
+    assert line["seed"] == 1
+    assert line["candidates"] == 2 * 2 * 2  # exits of two layers
+    assert line["trainings"] == line["trainings_alone"] == 2 * 2 * 3
+    assert line["scores_equal"]
+    ratio = line["search_seconds"] / line["trainings_alone_seconds"]
+    assert line["time_ratio"] == pytest.approx(ratio)
+    assert len(re.findall("^(?:PASS|FAIL) trec seed 1: time of", printed, re.M)) == 1
+    assert len(re.findall("^PASS trec seed 1: 12 trainings, ", printed, re.M)) == 1

@@ -68,6 +68,7 @@ class OnNumbers(ACLClassifier):
     partial_fit = on_texts(ACLClassifier.partial_fit)
     predict = on_texts(ACLClassifier.predict)
     predict_proba = on_texts(ACLClassifier.predict_proba)
+    predict_log_proba = on_texts(ACLClassifier.predict_log_proba)
     decision_function = on_texts(ACLClassifier.decision_function)
     transform = on_texts(ACLClassifier.transform)
     score = on_texts(ACLClassifier.score)

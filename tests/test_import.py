@@ -73,14 +73,13 @@ print(json.dumps({"times": times, "new": new, "changed": changed, "all": __all__
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory):
+def report():
     root = str(Path(__file__).parents[1])
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")]),
-        # as for a user: compiled by the first import, read by those that follow
-        "PYTHONPYCACHEPREFIX": str(tmp_path_factory.mktemp("compiled")),
     }
+    # as for a user: compiled by the first import, read by those that follow
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     done = subprocess.run(
         [sys.executable, "-W", "error::DeprecationWarning:sklearn_acl", "-c", SCRIPT],
