@@ -4,7 +4,7 @@ import numpy as np
 from sklearn.utils import _safe_indexing, indexable
 from sklearn.utils.validation import _num_samples
 
-from .containers import dataset_of
+from .containers import dataset_of, is_from
 from .prediction_time import prediction_times
 from .shared_weights import sharing_weights
 
@@ -32,8 +32,9 @@ def take_rows(values, rows):
 
 def _is_pandas_array(values):
     """Whether this is what `values` of a pandas Series may be, or an Index."""
-    is_pandas = type(values).__module__.split(".")[0] == "pandas"
-    return is_pandas and not hasattr(values, "iloc")
+    return is_from(values, "pandas", "Index") or is_from(
+        values, "pandas.api.extensions", "ExtensionArray"
+    )
 
 
 def exit_costs(cost, estimator, X, layers):

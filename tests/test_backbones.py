@@ -35,21 +35,14 @@ def copied(tiny_bert, tmp_path):
 
 
 @pytest.fixture
-def hub(monkeypatch, tmp_path):
+def hub(monkeypatch, point_hub_to, tmp_path):
     """An empty hub cache; the hub is where `hub(port)` says."""
     from huggingface_hub import constants
 
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-
-    def point_to(port):
-        endpoint = f"http://127.0.0.1:{port}"
-        template = endpoint + "/{repo_id}/resolve/{revision}/{filename}"
-        monkeypatch.setattr(constants, "ENDPOINT", endpoint)
-        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
-
-    point_to(1)  # nobody listens there
-    return point_to
+    point_hub_to(1)  # nobody listens there
+    return point_hub_to
 
 
 def encode(model, tokenizer, texts=TEXTS[:4]):

@@ -529,7 +529,7 @@ def test_unfit_settings_end_with_status_2(stop_on, tmp_path, arguments, message)
 
 
 @pytest.fixture
-def no_hub(monkeypatch, tmp_path):
+def no_hub(monkeypatch, point_hub_to, tmp_path):
     """Empty caches; the hub is where `no_hub(port)` says, at first nowhere."""
     import datasets
     from huggingface_hub import constants
@@ -540,11 +540,7 @@ def no_hub(monkeypatch, tmp_path):
         monkeypatch.setattr(module, "HF_HUB_OFFLINE", False)
 
     def point_to(port):
-        endpoint = f"http://127.0.0.1:{port}"
-        template = endpoint + "/{repo_id}/resolve/{revision}/{filename}"
-        monkeypatch.setattr(constants, "ENDPOINT", endpoint)
-        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
-        monkeypatch.setattr(datasets.config, "HF_ENDPOINT", endpoint)
+        monkeypatch.setattr(datasets.config, "HF_ENDPOINT", point_hub_to(port))
 
     point_to(1)  # nobody listens there
     return point_to

@@ -1,7 +1,6 @@
 """The study's runner: every run once, whole lines, texts kept apart."""
 
 import gzip
-import importlib
 import json
 from pathlib import Path
 
@@ -13,15 +12,6 @@ from tiny import LABELS, TEXTS
 from sklearn_acl import ACLClassifier
 
 STUDY = Path(__file__).resolve().parents[1] / "examples" / "study"
-
-
-@pytest.fixture(scope="module")
-def study():
-    """Import a script of the study by name, as if started from its folder."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(STUDY))
-        patch.syspath_prepend(str(STUDY.parent / "benchmarks"))
-        yield importlib.import_module
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,6 @@
 """Rivals of the study: what they return, what they read, and that they learn."""
 
 import functools
-import importlib
 import json
 import logging
 import os
@@ -33,10 +32,8 @@ KEYS = {"exits", "fit_seconds", "predict_seconds", "n_scored", "model_bytes"}
 
 
 @pytest.fixture(scope="module")
-def rivals():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(STUDY))
-        yield importlib.import_module("rivals")
+def rivals(study):
+    return study("rivals")
 
 
 @pytest.fixture(scope="module")

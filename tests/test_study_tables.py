@@ -3,7 +3,6 @@
 Lines are made up here, with effects that are known; no model is trained.
 """
 
-import importlib
 import json
 import math
 import re
@@ -21,15 +20,6 @@ MAX_BYTES = 60_000  # of a picture
 BINARY = ("cola", "sst2_sentences", "qqp_sample", "mrpc", "qnli", "rte")
 
 pytestmark = pytest.mark.filterwarnings("error")
-
-
-@pytest.fixture(scope="module")
-def study():
-    """Import a script of the study by name, as if started from its folder."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(STUDY))
-        patch.syspath_prepend(str(STUDY.parent / "benchmarks"))
-        yield importlib.import_module
 
 
 @pytest.fixture(scope="module")

@@ -114,6 +114,7 @@ def embed(texts, extra, batch_size=64):
     import torch
 
     from sklearn_acl.backbones import DEFAULT_BACKBONE, load_backbone
+    from sklearn_acl.encoder import mean_pool
 
     model, tokenizer = load_backbone(extra.get("backbone", DEFAULT_BACKBONE))
     rows = []
@@ -128,8 +129,7 @@ def embed(texts, extra, batch_size=64):
                 *columns, padding=True, truncation=True, return_tensors="pt"
             )
             hidden = model(**inputs).last_hidden_state
-            mask = inputs["attention_mask"][..., None]
-            rows.append(((hidden * mask).sum(1) / mask.sum(1)).numpy())
+            rows.append(mean_pool(hidden, inputs["attention_mask"]).numpy())
     return np.concatenate(rows)
 
 

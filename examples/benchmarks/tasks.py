@@ -56,12 +56,22 @@ def load_task(task, *, n_train, seed, n_test=None, data_dir=DATA_DIR, part="scor
     `part` is "scored" for the part in `TASKS`, or "validation" for rows cut from the
     training part: settings are chosen on the latter.
     """
+    train, test = load_both(task, n_test=n_test, data_dir=data_dir, part=part)
+    return *draw_rows(*train, n_train, seed), *test
+
+
+def load_both(task, *, n_test=None, data_dir=DATA_DIR, part="scored"):
+    """((texts, labels) of all training rows, (texts, labels) to score) of a task."""
     train = load_part(task, "train", data_dir)
     if part == "validation":
-        train, test = cut_validation(*train, n_test)
-    else:
-        test = draw_rows(*load_part(task, TASKS[task], data_dir), n_test, 0)
-    return *draw_rows(*train, n_train, seed), *test
+        return cut_validation(*train, n_test)
+    return train, draw_rows(*load_part(task, TASKS[task], data_dir), n_test, 0)
+
+
+def folder_bytes(folder):
+    """Size of all files in a folder."""
+    files = [path for path in Path(folder).rglob("*") if path.is_file()]
+    return sum(path.stat().st_size for path in files)
 
 
 def append_line(path, record):

@@ -9,7 +9,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 from quality import score_exits
-from tasks import DATA_DIR, TASKS, cut_validation, draw_rows, load_part, load_task
+from tasks import DATA_DIR, folder_bytes, load_both, load_task
 
 #: Texts on which `TunedExitClassifierCV` chooses, drawn from rows not trained on.
 N_CALIBRATION = 1000
@@ -100,12 +100,9 @@ def load_three(run, data_dir):
     The first `n_train` of the training rows are the same as in other runs.
     """
     n_train = run["n_train"]
-    texts, labels = load_part(run["task"], "train", data_dir)
-    if run["part"] == "validation":
-        (texts, labels), test = cut_validation(texts, labels, run["n_test"])
-    else:
-        test = load_part(run["task"], TASKS[run["task"]], data_dir)
-        test = draw_rows(*test, run["n_test"], 0)
+    (texts, labels), test = load_both(
+        run["task"], n_test=run["n_test"], data_dir=data_dir, part=run["part"]
+    )
     # as `draw_rows` draws them, and then the next ones
     order = np.random.default_rng(run["seed"]).permutation(len(texts))
     train, calibration = order[:n_train], order[n_train : n_train + N_CALIBRATION]
@@ -131,8 +128,7 @@ def saved_bytes(clf):
     """Size of the directory that `save` writes."""
     with TemporaryDirectory() as folder:
         clf.save(Path(folder) / "model")
-        files = [path for path in Path(folder).rglob("*") if path.is_file()]
-        return sum(path.stat().st_size for path in files)
+        return folder_bytes(folder)
 
 
 def angles_of(clf):

@@ -39,9 +39,11 @@ from sklearn.preprocessing import StandardScaler
 
 from sklearn_acl.backbone_files import DEFAULT_BACKBONE, find_backbone, silence
 from sklearn_acl.backbones import load_backbone
+from sklearn_acl.encoder import mean_pool
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 from quality import C_GRID, score_exits  # noqa: E402
+from tasks import folder_bytes  # noqa: E402
 
 #: For rows of length one, which TF-IDF gives, less regularisation is usual.
 TFIDF_C_GRID = [0.1, 1.0, 10.0, 100.0, 1000.0]
@@ -274,8 +276,7 @@ def saved_bytes(*parts):
     with TemporaryDirectory() as folder, silence():
         for part in parts:
             part.save_pretrained(folder)
-        files = [path for path in Path(folder).rglob("*") if path.is_file()]
-        return sum(path.stat().st_size for path in files)
+        return folder_bytes(folder)
 
 
 # --- logistic regression -------------------------------------------------------------
@@ -340,8 +341,7 @@ def run_encoder(model, tokenizer, texts, read):
 
 def mean_pooled(output, inputs):
     """Mean of the last hidden states over tokens, (B, D)."""
-    mask = inputs["attention_mask"][..., None]
-    return (output.last_hidden_state * mask).sum(1) / mask.sum(1)
+    return mean_pool(output.last_hidden_state, inputs["attention_mask"])
 
 
 def run_trainer(model, tokenizer, train, seed, params):

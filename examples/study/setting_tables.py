@@ -154,6 +154,11 @@ def _on_common_runs(runs, start):
         for name in EXPERIMENTS["selection"].settings
         if name.startswith(start)
     }
+    return _of_common_keys(found)
+
+
+def _of_common_keys(found):
+    """Scores by (task, seed), of the keys that all settings have; {} if none."""
     common = set.intersection(*(set(at) for at in found.values()))
     if not common:
         return {}
@@ -178,10 +183,7 @@ def _by_rate(runs, name):
         if f"{setting}, ".startswith(f"{name}, "):
             rate = changes.get("lr", BASE["lr"])
             found[rate] = scores(runs.of("learning_rate", setting))
-    common = set.intersection(*(set(at) for at in found.values()))
-    if not common:
-        return {}
-    return {rate: {key: at[key] for key in common} for rate, at in found.items()}
+    return _of_common_keys(found)
 
 
 def _all_rates():
